@@ -1,0 +1,34 @@
+"""What the papers assert, tested on the results. No verdict is written by hand.
+
+The unit is the seed: within a seed the columns are averaged first, so n is the number of seeds in which every
+cell that the claim needs is done. Each kind of test turns a seed into one number, its effect:
+
+=====================  ==============================================================================
+``paired_difference``  how much better the first side is than the second (by the metric's direction)
+``equivalence``        the same difference
+``trend``              least-squares change of the metric per column, in the claimed direction
+``correlation``        Spearman's correlation over epochs of two curves, minus the reference
+``value``              how far a metric is above the reference
+=====================  ==============================================================================
+
+Rules, with Student's t intervals over seeds:
+
+For ``correlation`` the interval is the wider of that and Fisher's for a single run's epochs, because rank
+correlations of few epochs agree between seeds to the last digit without meaning anything.
+
+- *shown*: the 95 % interval of the mean effect lies above 0. Equivalence: both one-sided tests have p < 0.05
+  (TOST), that is, the 90 % interval lies within the margin.
+- *contradicted*: the 95 % interval lies below 0. Equivalence: the 95 % interval lies outside the margin.
+- *not shown*: anything between.
+- *not testable here*: fewer than two seeds have an effect; the reason says why.
+
+p-values are two-sided (TOST's for equivalence) and stand beside their Holm adjustment over all claims of a
+paper under one profile; the verdict is each claim's own.
+"""
+
+from __future__ import annotations
+
+from benchmark.claims.evaluate import Verdict, evaluate_claims
+from benchmark.claims.render import to_json, to_markdown, write_claims
+
+__all__ = ["Verdict", "evaluate_claims", "to_json", "to_markdown", "write_claims"]

@@ -1,0 +1,138 @@
+"""The kinds of comparison that a claim may name in its YAML, validated against its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from benchmark.spec import ClaimSpec, SpecError, TableSpec
+from datamodules.names import unknown_name
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Columns = Annotated[tuple[str, ...], Field(min_length=1)]
+Place = tuple[str, str]
+
+
+class Side(_Frozen):
+    """One side of a comparison: a row in one or more columns."""
+
+    row: str
+    columns: Columns
+
+    def places(self) -> list[Place]:
+        """``(row, column)`` of each column."""
+        return [(self.row, column) for column in self.columns]
+
+
+class _TwoSides(_Frozen):
+    metric: str
+    first: Side
+    second: Side
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> _TwoSides:
+        if len(self.first.columns) != len(self.second.columns):
+            raise ValueError("first and second must name equally many columns: they are compared pair by pair")
+        return self
+
+    def places(self) -> list[Place]:
+        """All places that the test reads."""
+        return [*self.first.places(), *self.second.places()]
+
+
+class PairedDifference(_TwoSides):
+    """The first side is better than the second, seed by seed and column by column."""
+
+    kind: Literal["paired_difference"]
+
+
+class Equivalence(_TwoSides):
+    """Both sides differ by less than ``margin`` (two one-sided tests)."""
+
+    kind: Literal["equivalence"]
+    margin: float = Field(gt=0)
+    """In the metric's units."""
+
+
+class _OneRow(_Frozen):
+    row: str
+    columns: Columns
+
+    def places(self) -> list[Place]:
+        """All places that the test reads."""
+        return [(self.row, column) for column in self.columns]
+
+
+class Trend(_OneRow):
+    """The metric falls (or rises) over the columns, in the order given."""
+
+    kind: Literal["trend"]
+    metric: str
+    columns: tuple[str, ...] = Field(min_length=2)
+    direction: Literal["falling", "rising"]
+
+
+class Correlation(_OneRow):
+    """Two curves over epochs correlate (Spearman) by more than ``above``."""
+
+    kind: Literal["correlation"]
+    curves: tuple[str, str]
+    above: float = Field(default=0.0, ge=-1, lt=1)
+
+
+class Value(_OneRow):
+    """A metric is above a reference."""
+
+    kind: Literal["value"]
+    metric: str
+    above: float
+
+
+ClaimTest = PairedDifference | Equivalence | Trend | Correlation | Value
+KINDS: dict[str, type[PairedDifference] | type[Equivalence] | type[Trend] | type[Correlation] | type[Value]] = {
+    "paired_difference": PairedDifference,
+    "equivalence": Equivalence,
+    "trend": Trend,
+    "correlation": Correlation,
+    "value": Value,
+}
+
+
+def parse_test(claim: ClaimSpec, spec: TableSpec) -> ClaimTest:
+    """The test of ``claim``, with all its names checked against the table.
+
+    Raises:
+        SpecError: unknown kind, row, column or metric (near names are listed), or a wrong parameter.
+    """
+    owner = f"claim {claim.id!r} of {spec.table!r}"
+    kind = str(claim.test.get("kind", ""))
+    if kind not in KINDS:
+        raise SpecError(unknown_name("kind of test", kind, KINDS, where=owner))
+    try:
+        test = KINDS[kind].model_validate(claim.test)
+    except ValidationError as error:
+        raise SpecError(f"{owner}: {_first(error)}") from error
+    _check("row", (row for row, _ in test.places()), (row.name for row in spec.rows), owner)
+    _check("column", (column for _, column in test.places()), (column.name for column in spec.columns), owner)
+    if not isinstance(test, Correlation):
+        _check("metric", [test.metric], (metric.name for metric in spec.metrics), owner)
+    return test
+
+
+def _check(kind: str, names: Iterable[str], known: Iterable[str], owner: str) -> None:
+    allowed = set(known)
+    for name in names:
+        if name not in allowed:
+            raise SpecError(unknown_name(kind, name, allowed, where=owner))
+
+
+def _first(error: ValidationError) -> str:
+    first: Any = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "test"
+    return f"{place}: {first['msg']}"

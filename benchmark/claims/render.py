@@ -1,0 +1,92 @@
+"""Verdicts as ``leaderboards/claims.md`` and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmark.claims.evaluate import Verdict, adjusted
+from benchmark.report.atomic import write_text
+from benchmark.report.layout import DASH, signed
+
+_HEADER = ("profile", "verdict", "effect [interval]", "n", "p", "p (Holm)", "data", "reason")
+
+_INTRODUCTION = """# Claims
+
+What each paper asserts, in our words, and whether the results here show it. Every verdict is computed by
+`annobench claims` from the store, by these rules:
+
+- The unit is the seed; columns are averaged within a seed first. An effect is positive in the claim's direction.
+- *Shown*: the 95 % t interval of the mean effect lies above 0 (equivalence: both one-sided tests have p < 0.05,
+  so the 90 % interval lies within the margin).
+- *Contradicted*: the interval lies on the wrong side. *Not shown*: neither.
+- *Not testable here*: fewer than two seeds have a value.
+- A correlation over epochs is taken to be no more certain than a single run's.
+- p is two-sided and each claim's own; p (Holm) is adjusted over all claims of a paper under a profile."""
+
+
+def to_markdown(verdicts: Iterable[Verdict]) -> str:
+    """All verdicts, claim by claim, with a line per profile."""
+    families = adjusted(list(verdicts))
+    lines = [_INTRODUCTION]
+    for table, claim in dict.fromkeys((verdict.table, verdict.claim) for verdict in families):
+        of_claim = [verdict for verdict in families if (verdict.table, verdict.claim) == (table, claim)]
+        first = of_claim[0]
+        lines += ["", f"## {table}: {claim}", "", _flat(first.says), "", f"- Source: {_flat(first.source)}"]
+        lines += [f"- Test: {_flat(first.test)}", "", *_table(of_claim)]
+    if not families:
+        lines += ["", "No table here lists a claim."]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """A record per verdict, ready for strict JSON: None where there is no number."""
+    return [asdict(verdict) for verdict in adjusted(list(verdicts))]
+
+
+def write_claims(verdicts: Sequence[Verdict], folder: Path) -> list[Path]:
+    """Writes ``claims.md`` and ``claims.json`` into ``folder``, each whole or not at all."""
+    text = json.dumps(to_json(verdicts), indent=2, ensure_ascii=False, allow_nan=False)
+    return [
+        write_text(folder / "claims.md", to_markdown(verdicts)),
+        write_text(folder / "claims.json", text + "\n"),
+    ]
+
+
+def _table(verdicts: Sequence[Verdict]) -> list[str]:
+    rows = [_HEADER, tuple("---" for _ in _HEADER), *(_cells(verdict) for verdict in verdicts)]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _cells(verdict: Verdict) -> tuple[str, ...]:
+    return (
+        verdict.profile,
+        f"**{verdict.verdict}**",
+        _effect(verdict),
+        str(verdict.n),
+        _p(verdict.p),
+        _p(verdict.p_holm),
+        _flat(verdict.data),
+        _flat(verdict.reason) or DASH,
+    )
+
+
+def _effect(verdict: Verdict) -> str:
+    if verdict.effect is None or verdict.low is None or verdict.high is None:
+        return DASH
+    ends = f"[{signed(verdict.low, 3)}, {signed(verdict.high, 3)}]"
+    level = "" if verdict.confidence == 0.95 else f" ({verdict.confidence:.0%})"
+    return f"{signed(verdict.effect, 3)} {ends}{level}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return DASH
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

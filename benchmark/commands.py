@@ -1,0 +1,319 @@
+"""What each command of :mod:`benchmark.cli` does; every function takes the parsed options, returns the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmark import registry
+from benchmark.progress import say
+from benchmark.result import DONE, FAILED, MISSING, NOT_APPLICABLE, Outcome
+from benchmark.spec import SpecError, TableSpec
+from benchmark.store import Store
+from datamodules.names import unknown_name
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+def list_names(options: argparse.Namespace) -> int:
+    """``annobench list``: names and where they come from."""
+    if options.kind == "regimes":
+        entries = registry.regimes()
+    else:
+        entries = list(getattr(registry, options.kind)().values())
+    if options.json:
+        _print_json([{"name": at.name, "source": at.source, "summary": at.summary} for at in entries])
+    else:
+        _print_columns([(at.name, at.source, at.summary) for at in entries])
+    return 0
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def run(options: argparse.Namespace) -> int:
+    """``annobench run``: what is missing of each table, then the tables."""
+    specs = [registry.table_spec(name) for name in options.tables]
+    _check_executor(options.executor)
+    complete = True
+    for spec in specs:
+        profile = options.profile or _default_profile(spec)
+        outcomes = _run_table(
+            spec,
+            profile,
+            Store(options.results),
+            options,
+            seeds=options.seeds,
+            methods=options.methods,
+            columns=options.columns,
+        )
+        _write_and_print(spec, profile, outcomes, options)
+        complete = _tell_incomplete(outcomes, options) and complete
+    return 0 if complete else 1
+
+
+def table(options: argparse.Namespace) -> int:
+    """``annobench table``: a table from the store."""
+    from benchmark.report import build_report, render
+
+    spec = registry.table_spec(options.table)
+    profile = options.profile or _default_profile(spec)
+    outcomes = _survey(spec, profile, Store(options.results), seeds=options.seeds)
+    print(render(build_report(spec, profile, outcomes), options.format), end="")
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    """``annobench status``: how far a table is."""
+    spec = registry.table_spec(options.table)
+    profile = options.profile or _default_profile(spec)
+    outcomes = _survey(spec, profile, Store(options.results), seeds=options.seeds)
+    counts = {state: sum(at.status == state for at in outcomes) for state in (DONE, FAILED, MISSING)}
+    if options.json:
+        cells = [
+            {
+                "row": at.row,
+                "column": at.column,
+                "seed": at.cell.seed,
+                "digest": at.digest,
+                "status": at.status,
+                "reason": at.reason,
+            }
+            for at in outcomes
+        ]
+        _print_json({"table": spec.table, "profile": profile, **counts, "cells": cells})
+    else:
+        print(f"{spec.table}, profile {profile}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+        rows = [(at.status, at.row, at.column, f"seed {at.cell.seed}", at.reason) for at in outcomes]
+        _print_columns([row for row in rows if row[0] != DONE])
+    return 0
+
+
+# --- data -------------------------------------------------------------------------------------------
+
+
+def data_list(options: argparse.Namespace) -> int:
+    """``annobench data list``: each data set and whether its files are there."""
+    from datamodules import files
+
+    found = files.data_list()
+    if options.json:
+        _print_json(found)
+    else:
+        _print_columns([(str(at["name"]), str(at["status"]), str(at["folder"])) for at in found])
+    return 0
+
+
+def data_prepare(options: argparse.Namespace) -> int:
+    """``annobench data prepare``: fetches what is missing."""
+    from datamodules import files
+
+    _check_dataset(options.dataset)
+    return _tell_files(files.prepare(options.dataset), options.json)
+
+
+def data_verify(options: argparse.Namespace) -> int:
+    """``annobench data verify``: files against known digests; status 1 if one is not as known."""
+    from datamodules import files
+
+    _check_dataset(options.dataset)
+    return _tell_files(files.verify(options.dataset), options.json)
+
+
+def data_audit(options: argparse.Namespace) -> int:
+    """``annobench data audit``: the annotators of a data set."""
+    from datamodules.audit import audit, describe
+
+    _check_dataset(options.dataset)
+    dataset = registry.dataset_class(options.dataset)
+    regime = options.regime or dataset.audit_regime or next(iter(dataset.regimes))
+    annotations, truth = dataset(regime).annotations_for_audit()
+    found = audit(annotations, truth)
+    if options.json:
+        _print_json({"dataset": options.dataset, "regime": regime, **found.to_dict()})
+    else:
+        print(f"{options.dataset}, regime {regime}")
+        _print_columns(describe(found))
+    return 0
+
+
+# --- the gate and the claims ------------------------------------------------------------------------
+
+
+def check(options: argparse.Namespace) -> int:
+    """``annobench check``: measures the committed numbers again; status 1 if one moved."""
+    from benchmark import regression
+
+    _check_executor(options.executor)
+    folder = options.leaderboards or _leaderboards()
+    names = options.tables or regression.committed_tables(folder, options.profile)
+    if options.update and not names:
+        names = list(registry.tables())
+    if not names:
+        raise SpecError(f"{folder} holds no numbers for profile {options.profile!r}; name tables and add --update")
+    with tempfile.TemporaryDirectory(prefix="annobench-check-") as temporary:
+        store = Store(options.results or Path(temporary))
+        moved = [line for name in names for line in _check_table(name, folder, store, options)]
+    for line in moved:
+        print(line)
+    if not moved:
+        print(f"{len(names)} table(s) of profile {options.profile}: every committed number was measured again and holds")
+    return 1 if moved else 0
+
+
+def claims(options: argparse.Namespace) -> int:
+    """``annobench claims``: verdicts from the store, running nothing."""
+    from benchmark.claims import evaluate_claims, to_json, to_markdown, write_claims
+
+    papers = {name.split("/")[0] for name in registry.tables()}
+    if options.paper is not None and options.paper not in papers:
+        raise SpecError(unknown_name("paper", options.paper, papers))
+    store, verdicts = Store(options.results), []
+    for name in registry.tables():
+        spec = registry.table_spec(name)
+        if not spec.claims or (options.paper or spec.paper.key) != name.split("/")[0]:
+            continue
+        profile = options.profile or _default_profile(spec)
+        verdicts += evaluate_claims(spec, profile, _survey(spec, profile, store))
+    if options.publish:
+        write_claims(verdicts, options.publish)
+    if options.json:
+        _print_json(to_json(verdicts))
+    else:
+        print(to_markdown(verdicts), end="")
+    return 0
+
+
+# --- within -----------------------------------------------------------------------------------------
+
+
+def _survey(spec: TableSpec, profile: str, store: Store, **narrowed: Any) -> list[Outcome]:
+    from benchmark.grid import survey
+
+    return survey(spec.plan(profile, **narrowed), store, warn=say)
+
+
+def _run_table(
+    spec: TableSpec, profile: str, store: Store, options: argparse.Namespace, **narrowed: Any
+) -> list[Outcome]:
+    """Surveys, runs what is missing, and returns the state of every planned cell."""
+    from benchmark.grid import GridOptions, default_jobs, run_grid
+    from benchmark.progress import GridProgress
+
+    outcomes = _survey(spec, profile, store, **narrowed)
+    missing = {at.digest for at in outcomes if at.status in (MISSING, FAILED)}
+    if not missing:
+        return outcomes
+    jobs = options.jobs or default_jobs(_gpu_count())
+    say(f"{spec.table}, profile {profile}: {len(missing)} cell(s) to run, {jobs} at a time; results in {store.root}")
+    grid = GridOptions(jobs, options.executor, options.fail_fast, num_workers=options.workers)
+    with GridProgress(len(missing)) as progress:
+        return run_grid(outcomes, store, grid, progress)
+
+
+def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:
+    from benchmark.report import build_report, render, write_report
+
+    report = build_report(spec, profile, outcomes)
+    written = write_report(report, options.results / "tables" / profile)
+    if options.publish:
+        written += write_report(report, options.publish)
+    if spec.kind == "figure":
+        from benchmark.report.figures import write_figure
+
+        for folder in [options.results / "tables" / profile] + ([options.publish] if options.publish else []):
+            written += write_figure(spec, profile, outcomes, folder)
+    print(render(report, "md"))
+    for path in written:
+        say(f"wrote {path}")
+
+
+def _tell_incomplete(outcomes: Sequence[Outcome], options: argparse.Namespace) -> bool:
+    """True if all is done; else lists what failed and prints, last, the command that tries it again."""
+    lacking = [at for at in outcomes if at.status not in (DONE, NOT_APPLICABLE)]
+    if not lacking:
+        return True
+    for at in lacking:
+        say(f"{at.status}: {at.row} / {at.column}, {at.cell.describe()}: {at.reason or 'not run'}")
+    folder = Store(options.results).root / "failures"
+    if any(at.status == FAILED for at in lacking):
+        say(f"tracebacks are in {folder}/<digest>.json: {', '.join(sorted({at.digest for at in lacking if at.digest}))}")
+    say(f"to try these {len(lacking)} cell(s) again: annobench {shlex.join(sys.argv[1:])}")
+    return False
+
+
+def _check_table(name: str, folder: Path, store: Store, options: argparse.Namespace) -> list[str]:
+    """Lines for the numbers of one table that moved; with ``--update``, writes them instead."""
+    from benchmark import regression
+    from benchmark.report import build_report
+
+    spec = registry.table_spec(name)
+    outcomes = _run_table(spec, options.profile, store, options)
+    report = build_report(spec, options.profile, outcomes)
+    if options.update:
+        if any(at.status not in (DONE, NOT_APPLICABLE) for at in outcomes):
+            return [f"{name}: not all cells are done; nothing was written"]
+        say(f"wrote {regression.write_baseline(report, folder)}")
+        return []
+    return regression.render_moved(regression.compare(report, regression.read_baseline(name, options.profile, folder)))
+
+
+def _default_profile(spec: TableSpec) -> str:
+    """The profile where none is named, said aloud with its reason and what the others would take."""
+    gpu = _gpu_count() > 0
+    profile = "paper" if gpu else "demo"
+    others = "; ".join(
+        f"--profile {name}: {at.takes or 'no estimate'}" for name, at in spec.profiles.items() if name != profile
+    )
+    say(f"profile {profile}, since {'a GPU is present' if gpu else 'there is no GPU'} ({others})")
+    return profile
+
+
+def _gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _leaderboards() -> Path:
+    beside = Path(__file__).parent.parent / "leaderboards"
+    return beside if beside.is_dir() else Path("leaderboards")
+
+
+def _check_executor(name: str) -> None:
+    from benchmark.grid import EXECUTORS
+
+    if name not in EXECUTORS:
+        raise SpecError(unknown_name("executor", name, EXECUTORS))
+
+
+def _check_dataset(name: str) -> None:
+    known = registry.datasets()
+    if name not in known:
+        raise registry.RegistryError(unknown_name("data set", name, known))
+
+
+def _tell_files(states: Sequence[Any], as_json: bool) -> int:
+    if as_json:
+        _print_json([{"path": str(at.path), "status": at.status, "detail": at.detail} for at in states])
+    else:
+        _print_columns([(at.status, str(at.path), at.detail) for at in states] or [("ok", "nothing to fetch", "")])
+    return 0 if all(at.status == "ok" for at in states) else 1
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:
+    if not rows:
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,1 @@
+"""The checks behind :mod:`benchmark.testing`, one small function a promise."""

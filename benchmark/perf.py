@@ -1,0 +1,353 @@
+"""What the conveniences cost: ``python -m benchmark.perf`` measures ours against plain PyTorch and prints ratios.
+
+Both sides of a measurement run alternately in one process, so that another load on the machine meets both; the
+ratio is the median over the rounds. A measurement is an entry of :data:`MEASUREMENTS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import CIFAR10
+
+from benchmark.provenance import hardware
+from benchmark.run import train
+from benchmark.spec import TrainArgs
+from datamodules.annotations import Annotations
+from datamodules.base import CrowdData, CrowdDataModule
+from datamodules.cifar10_images import MEAN, STD, load_images
+from datamodules.files import DataNotFound
+from models.cross_entropy.module import CrossEntropy
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One comparison of ours with a reference.
+
+    Attributes:
+        title: what is compared.
+        limit: the target of the ratio.
+        at_most: True: the ratio is ours/reference ("times as slow") and must stay below the limit; False:
+            reference/ours ("times as fast") and must reach it.
+        prepare: makes both sides (ours, reference) from a number of items; what it does is not timed.
+        items: items an epoch.
+        epochs: epochs that one run of a side stands for.
+    """
+
+    title: str
+    limit: float
+    at_most: bool
+    prepare: Callable[[int], tuple[Run, Run]]
+    items: int
+    epochs: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds of each round and what follows from them.
+
+    ``ratio`` is of elapsed time and decides whether the target is met; ``cpu_ratio`` is of CPU time, workers
+    included, which another load on the machine hardly moves.
+    """
+
+    name: str
+    title: str
+    items: int
+    epochs: int
+    ours_seconds: list[float]
+    reference_seconds: list[float]
+    ratios: list[float]
+    ratio: float
+    cpu_ratio: float
+    limit: float
+    at_most: bool
+    met: bool
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def cifar_images(count: int) -> Tensor:
+    """uint8 images ``[count, 3, 32, 32]``: CIFAR-10's where they are found, else random ones."""
+    try:
+        return load_images(None)[0].x[:count]
+    except DataNotFound:
+        return torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+class _PerfData(CrowdDataModule):
+    """Ten classes, three annotators an item, labels that mean nothing."""
+
+    name = "perf"
+    regimes = {"random": "random labels"}
+
+    def __init__(self, images: Tensor, **kwargs: Any) -> None:
+        super().__init__("random", **kwargs)
+        self.images = images
+
+    def load(self) -> CrowdData:
+        count = len(self.images)
+        labels = torch.randint(10, (count, 3), generator=torch.Generator().manual_seed(1))
+        items = torch.arange(count).repeat_interleave(3)
+        noted = Annotations(items, torch.arange(3).repeat(count), labels.flatten(), count, 3, 10)
+        return CrowdData(
+            x=self.images,
+            annotations=noted,
+            true_labels=None,
+            test_x=self.images[:1],
+            test_labels=None,
+            mean=MEAN,
+            std=STD,
+            aggregated=labels[:, 0],
+        )
+
+
+class _PillowCifar10(CIFAR10):
+    """torchvision's CIFAR-10 over images in memory; items are made by its own ``__getitem__``."""
+
+    def __init__(self, images: Tensor, transform: Callable[[Image.Image], Tensor]) -> None:
+        self.data = images.permute(0, 2, 3, 1).contiguous().numpy()
+        self.targets = [0] * len(images)
+        self.transform, self.target_transform = transform, None
+
+
+# --- the Trainer against a bare loop --------------------------------------------------------------
+
+_EPOCHS = 2
+
+
+def _trainer(count: int) -> tuple[Run, Run]:
+    """Two epochs of plain cross-entropy with the small CPU network, each with its validation pass."""
+    images = cifar_images(count)
+
+    def make() -> tuple[CrossEntropy, _PerfData]:
+        data = _PerfData(images)
+        data.setup()
+        torch.manual_seed(0)
+        return CrossEntropy(data.info, backbone="small_cnn", lr=0.01, schedule="constant"), data
+
+    def ours() -> CrossEntropy:
+        method, data = make()
+        train(method, data, TrainArgs(max_epochs=_EPOCHS), lambda done, total: None)
+        return method
+
+    def reference() -> CrossEntropy:
+        method, data = make()
+        optimiser = torch.optim.SGD(method.parameters(), lr=0.01)
+        for epoch in range(_EPOCHS):
+            _bare_epoch(method, data, optimiser, epoch)
+        return method
+
+    return ours, reference
+
+
+def _bare_epoch(method: CrossEntropy, data: _PerfData, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+    method.train()
+    batches = data.train_dataloader()
+    batches.epoch = lambda: epoch  # the data module asks its Trainer, and here is none
+    for batch in batches:
+        loss = F.cross_entropy(method(batch["x"]), batch["aggregated"])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    method.eval()
+    hits = torch.zeros(())
+    with torch.no_grad():
+        for batch in data.val_dataloader():
+            predicted = method(batch["x"]).argmax(1, keepdim=True)
+            hits += (predicted == batch["labels"]).sum()
+
+
+# --- the loader against torchvision's -------------------------------------------------------------
+
+
+def _loaders(count: int, policy: str, pillow: list[Any]) -> tuple[Run, Run]:
+    images = cifar_images(count)
+    data = _PerfData(images)
+    data.setup()
+    data.request({"x": policy}, {})
+    transform = transforms.Compose([*pillow, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
+    pictures = _PillowCifar10(data.data.x[data.train_items], transform)
+    reference: DataLoader[Any] = DataLoader(pictures, 128, shuffle=True, num_workers=2)
+    return lambda: _exhaust(data.train_dataloader()), lambda: _exhaust(reference)
+
+
+def _exhaust(batches: Any) -> None:
+    for _ in batches:
+        pass
+
+
+def _crop_flip_loaders(count: int) -> tuple[Run, Run]:
+    crop = transforms.RandomCrop(32, padding=4, padding_mode="reflect")
+    return _loaders(count, "crop_flip", [crop, transforms.RandomHorizontalFlip()])
+
+
+def _strong_loaders(count: int) -> tuple[Run, Run]:
+    cut = transforms.RandomResizedCrop(32, (0.5, 1.0), interpolation=transforms.InterpolationMode.BICUBIC)
+    return _loaders(count, "resized_crop_randaugment", [cut, transforms.RandAugment(2, 9)])
+
+
+MEASUREMENTS: dict[str, Measurement] = {
+    "trainer": Measurement(
+        "the runner's Trainer against a bare PyTorch loop (small_cnn, batches of 128, with validation)",
+        limit=1.10,
+        at_most=True,
+        prepare=_trainer,
+        items=8_000,
+        epochs=_EPOCHS,
+    ),
+    "loader": Measurement(
+        "the loader against torchvision's CIFAR10 with Pillow and 2 workers (crop, flip)",
+        limit=3.0,
+        at_most=False,
+        prepare=_crop_flip_loaders,
+        items=50_000,
+    ),
+    "loader-randaugment": Measurement(
+        "the loader against torchvision's CIFAR10 with Pillow and 2 workers (RandomResizedCrop, RandAugment)",
+        limit=3.0,
+        at_most=False,
+        prepare=_strong_loaders,
+        items=20_000,
+    ),
+}
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def measure(name: str, measurement: Measurement, rounds: int, items: int | None = None) -> Outcome:
+    """Runs both sides ``rounds`` times in turn, after one short run of each to warm up.
+
+    Args:
+        name: key of the measurement.
+        measurement: what to run.
+        rounds: pairs of runs; the order within a pair alternates.
+        items: items an epoch; None: the measurement's own number.
+    """
+    count = items or measurement.items
+    for side in measurement.prepare(min(count, 1_000)):
+        side()
+    sides = measurement.prepare(count)
+    elapsed: tuple[list[float], list[float]] = ([], [])
+    cpu: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        for place in (0, 1) if number % 2 == 0 else (1, 0):
+            started, cpu_started = time.perf_counter(), _cpu_seconds()
+            sides[place]()
+            elapsed[place].append(time.perf_counter() - started)
+            cpu[place].append(_cpu_seconds() - cpu_started)
+    ratios = _ratios(elapsed, measurement.at_most)
+    ratio = statistics.median(ratios)
+    met = ratio <= measurement.limit if measurement.at_most else ratio >= measurement.limit
+    return Outcome(
+        name=name,
+        title=measurement.title,
+        items=count,
+        epochs=measurement.epochs,
+        ours_seconds=elapsed[0],
+        reference_seconds=elapsed[1],
+        ratios=ratios,
+        ratio=ratio,
+        cpu_ratio=statistics.median(_ratios(cpu, measurement.at_most)),
+        limit=measurement.limit,
+        at_most=measurement.at_most,
+        met=met,
+    )
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of the workers that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def _ratios(seconds: tuple[list[float], list[float]], at_most: bool) -> list[float]:
+    tick = 0.01  # what os.times() resolves
+    pairs = zip(*seconds, strict=True)
+    return [own / max(other, tick) if at_most else other / max(own, tick) for own, other in pairs]
+
+
+def describe(outcome: Outcome) -> str:
+    """A few plain lines for people."""
+    kind, bound = ("slow", "at most") if outcome.at_most else ("fast", "at least")
+    own, other = (
+        statistics.median(seconds) / outcome.epochs for seconds in (outcome.ours_seconds, outcome.reference_seconds)
+    )
+    spread = f"{min(outcome.ratios):.2f} to {max(outcome.ratios):.2f} over {len(outcome.ratios)} rounds"
+    return (
+        f"{outcome.name}: {outcome.title}\n"
+        f"  ours {own:.2f} s, reference {other:.2f} s an epoch of {outcome.items} items (medians)\n"
+        f"  {outcome.ratio:.2f} times as {kind} ({spread}); target: {bound} {outcome.limit:.2f}, "
+        f"{'met' if outcome.met else 'missed'}\n"
+        f"  {outcome.cpu_ratio:.2f} times by CPU time, workers included"
+    )
+
+
+def surroundings() -> dict[str, Any]:
+    """Hardware, threads, versions and the load of the machine before the measurement."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "hardware": hardware(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "load_average": load,
+    }
+
+
+def _arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmark.perf", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASUREMENTS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs (default 3)")
+    parser.add_argument("--items", type=int, help="items an epoch (default: the measurement's own)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of this process (default 1)")
+    parser.add_argument("--json", type=Path, help="also write the outcome to this file")
+    arguments = parser.parse_args(words)
+    unknown = sorted(set(arguments.names) - set(MEASUREMENTS))
+    if unknown:
+        parser.error(f"unknown measurement {unknown[0]!r}; there are: {', '.join(MEASUREMENTS)}")
+    if arguments.rounds < 1 or arguments.threads < 1:
+        parser.error("--rounds and --threads must be at least 1")
+    return arguments
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measures, prints, writes; returns 0 also where a target is missed, because machines differ."""
+    arguments = _arguments(words)
+    torch.set_num_threads(arguments.threads)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    # the runner trains so; the bare loop must do the same work
+    torch.use_deterministic_algorithms(True)
+    around = surroundings()
+    print(", ".join(f"{key} {value}" for key, value in around.items() if value is not None), flush=True)
+    outcomes = []
+    for name in arguments.names or MEASUREMENTS:
+        outcomes.append(measure(name, MEASUREMENTS[name], arguments.rounds, arguments.items))
+        print(describe(outcomes[-1]), flush=True)
+    if arguments.json:
+        report = {**around, "measurements": [asdict(outcome) for outcome in outcomes]}
+        temporary = arguments.json.with_name(f"{arguments.json.name}.part")
+        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, arguments.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Methods, data sets and tables by name: built in, and from the entry points of other packages.
+
+Names and summaries are known without importing anything heavy; a class is imported when it is asked for.
+A plugin announces itself by entry points in the groups ``annobench.methods`` and ``annobench.datamodules``
+(name -> ``package.module:Class``) and ``annobench.tables`` (any name -> a package whose folder holds
+``<paper>/<table>.yaml``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark.spec import TableSpec, load_table
+from datamodules.names import unknown_name
+from datamodules.regimes import REGIMES, SUMMARY
+
+if TYPE_CHECKING:
+    from datamodules.base import CrowdDataModule
+    from models.base import CrowdModule
+
+BUILT_IN = "built-in"
+GROUPS = {"methods": "annobench.methods", "datasets": "annobench.datamodules", "tables": "annobench.tables"}
+
+
+class RegistryError(LookupError):
+    """A name that does not exist, or a plugin that cannot be used: says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that has a name.
+
+    Attributes:
+        name: as typed on the command line.
+        target: ``package.module:Class``; for a table the path of its YAML.
+        source: ``built-in`` or the distribution it came from.
+        summary: one line for people; empty where it would need an import.
+    """
+
+    name: str
+    target: str
+    source: str
+    summary: str = ""
+
+
+_METHODS = (
+    Entry(
+        "cross_entropy",
+        "models.cross_entropy.module:CrossEntropy",
+        BUILT_IN,
+        "plain cross-entropy on one label per item (CIFAR-10N's organisers)",
+    ),
+    Entry(
+        "annotator_transformer",
+        "models.annotator_transformer.module:AnnotatorTransformer",
+        BUILT_IN,
+        "annotator embeddings, Transformer, FixMatch, SWA, self-estimated skill (LMNL-2022, Tseytlin)",
+    ),
+)
+_DATASET_TARGETS = {
+    "digits": "datamodules.digits:Digits",
+    "cifar10n": "datamodules.cifar10n:Cifar10N",
+    "cifar100n": "datamodules.cifar100n:Cifar100N",
+    "labelme": "datamodules.labelme:LabelMe",
+}
+TABLES_FOLDER = Path(__file__).parent / "tables"
+
+
+def _source(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "unknown distribution"
+
+
+def _with_plugins(kind: str, built_in: Mapping[str, Entry]) -> dict[str, Entry]:
+    found = dict(built_in)
+    for point in entry_points(group=GROUPS[kind]):
+        if point.name in found and found[point.name].target != point.value:
+            other = found[point.name].source
+            raise RegistryError(
+                f"two {kind} are named {point.name!r}: one is {other}, one comes from {_source(point)}; "
+                f"rename the entry point in {_source(point)} or uninstall it"
+            )
+        found[point.name] = Entry(point.name, point.value, _source(point))
+    return found
+
+
+@cache
+def methods() -> dict[str, Entry]:
+    """All methods by name."""
+    return _with_plugins("methods", {entry.name: entry for entry in _METHODS})
+
+
+@cache
+def datasets() -> dict[str, Entry]:
+    """All data sets by name."""
+    built_in = {
+        name: Entry(name, target, BUILT_IN, SUMMARY[name].text) for name, target in _DATASET_TARGETS.items()
+    }
+    return _with_plugins("datasets", built_in)
+
+
+@cache
+def tables() -> dict[str, Entry]:
+    """All tables by name ``<paper>/<table>``; the target is the path of the YAML."""
+    found = {name: Entry(name, str(path), BUILT_IN) for name, path in _yaml_in(TABLES_FOLDER).items()}
+    for point in entry_points(group=GROUPS["tables"]):
+        folder = Path(str(_import(point.value, Entry(point.name, point.value, _source(point))).__path__[0]))
+        for name, path in _yaml_in(folder).items():
+            if name in found:
+                raise RegistryError(f"two tables are named {name!r}; one comes from {_source(point)}: rename it")
+            found[name] = Entry(name, str(path), _source(point))
+    return found
+
+
+def regimes() -> list[Entry]:
+    """All regimes, as ``<dataset>/<regime>``; a plugin's data set is imported to ask for its own."""
+    found = []
+    for name, entry in datasets().items():
+        known = REGIMES[name] if entry.source == BUILT_IN else dataset_class(name).regimes
+        found += [Entry(f"{name}/{regime}", entry.target, entry.source, text) for regime, text in known.items()]
+    return found
+
+
+def method_class(name: str) -> type[CrowdModule]:
+    """The method ``name``.
+
+    Raises:
+        RegistryError: if there is none (near names are listed) or its package cannot be imported.
+    """
+    return _load("method", name, methods())
+
+
+def dataset_class(name: str) -> type[CrowdDataModule]:
+    """The data set ``name``; errors as for :func:`method_class`."""
+    return _load("data set", name, datasets())
+
+
+def table_spec(name: str) -> TableSpec:
+    """The table ``name``, read and validated."""
+    known = tables()
+    if name not in known:
+        raise RegistryError(unknown_name("table", name, known))
+    spec = load_table(Path(known[name].target))
+    if spec.table != name:
+        raise RegistryError(f"{known[name].target}: its 'table' is {spec.table!r}; it must be {name!r}, like its path")
+    return spec
+
+
+def _yaml_in(folder: Path) -> dict[str, Path]:
+    return {f"{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.yaml"))}
+
+
+def _load(kind: str, name: str, known: Mapping[str, Entry]) -> Any:
+    if name not in known:
+        raise RegistryError(unknown_name(kind, name, known))
+    entry = known[name]
+    module_name, _, attribute = entry.target.partition(":")
+    module = _import(module_name, entry)
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        raise RegistryError(
+            f"{kind} {name!r} from {entry.source}: {module_name} has no {attribute!r}; correct the entry point"
+        ) from error
+
+
+def _import(module_name: str, entry: Entry) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        raise RegistryError(
+            f"{entry.name!r} from {entry.source} cannot be imported ({type(error).__name__}: {error}); "
+            f"repair or uninstall {entry.source}"
+        ) from error

@@ -1,0 +1,151 @@
+"""The sentences around a table: what was measured, on what, how, and what a reader must not conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmark.report.model import DELTA_SPREADS, DELTA_TOLERANCE, ReportCell
+from benchmark.report.statistics import smallest_wilcoxon_p
+from benchmark.result import FAILED, Outcome
+from benchmark.spec import ProfileSpec, TableSpec, TrainArgs
+
+SELECTION_RULES = {
+    "last": "the model after the last epoch is tested",
+    "best_noisy_validation": "the epoch with the best accuracy on held-out noisy labels is tested",
+}
+
+
+def data_line(spec: TableSpec, profile: ProfileSpec, outcomes: Sequence[Outcome]) -> str:
+    """What the data is, e.g. ``cifar10n (the paper's data; a subset of 5000 training items)``."""
+    sizes: dict[str, list[int]] = {}
+    for cell in (outcome.cell for outcome in outcomes):
+        size = cell.data_args.get("n_train")
+        sizes.setdefault(cell.dataset, []).extend([size] if size else [])
+    return ", ".join(
+        _data_set(profile, name, _unique(of_it)) for name, of_it in (sizes or {profile.dataset: []}).items()
+    )
+
+
+def _data_set(profile: ProfileSpec, name: str, sizes: Sequence[int]) -> str:
+    real = profile.is_papers_data and name == profile.dataset
+    kind = "the paper's data" if real else "a stand-in, not the paper's data"
+    subset = f"; a subset of {_listed(sizes)} training items" if sizes else ""
+    return f"{name} ({kind}{subset})"
+
+
+def hardware_line(outcomes: Sequence[Outcome]) -> str:
+    """The machines that the done cells ran on; "nothing measured" without any."""
+    seen = _unique(_hardware(result.provenance) for result in _results(outcomes))
+    return "; ".join(seen) or "nothing measured"
+
+
+def _hardware(provenance: dict[str, Any]) -> str:
+    hardware = provenance.get("hardware", "unknown hardware")
+    if isinstance(hardware, dict):
+        return ", ".join(f"{key} {value}" for key, value in hardware.items() if value not in (None, "", [], {}))
+    return str(hardware)
+
+
+def fact_lines(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Data, profile, seeds, training, selection rule, hardware: one sentence each."""
+    chosen = spec.profile(profile)
+    seeds = _unique(outcome.cell.seed for outcome in outcomes)
+    takes = f" ({chosen.takes})" if chosen.takes else ""
+    trains = [outcome.cell.train for outcome in outcomes]
+    lines = [
+        f"Data: {data_line(spec, chosen, outcomes)}.",
+        f"Profile: {profile}{takes}.",
+        f"Seeds: {len(seeds) or chosen.seeds}; ours is mean ± sample standard deviation (number of seeds).",
+        *_training(trains),
+        f"Hardware: {hardware_line(outcomes)}.",
+    ]
+    return tuple(lines)
+
+
+def _training(trains: Sequence[TrainArgs]) -> list[str]:
+    if not trains:
+        return []
+    rules = _unique(SELECTION_RULES[train.selection] for train in trains)
+    return [
+        f"Epochs: {_listed(train.max_epochs for train in trains)}; precision: "
+        f"{_listed(train.precision for train in trains)}; CPU threads a cell: "
+        f"{_listed(train.threads for train in trains)}.",
+        f"Selection: {'; in other rows '.join(rules)}. The test set is read once, after training.",
+    ]
+
+
+def note_lines(
+    spec: TableSpec, profile: str, outcomes: Sequence[Outcome], cells: Sequence[ReportCell]
+) -> tuple[str, ...]:
+    """All notes, each once, from the general to the particular."""
+    chosen = spec.profile(profile)
+    lines: list[str] = []
+    if not chosen.is_papers_data:
+        lines.append(
+            f"The data ({chosen.dataset}) is a stand-in: the paper's values are shown apart and no difference is taken."
+        )
+    lines += chosen.notes
+    lines += [note for result in _results(outcomes) for note in result.notes]
+    lines += spec.notes
+    lines += _together((row.label, row.note) for row in spec.rows)
+    lines += _together(
+        (row.label, f"the paper's values are from {row.source}." * bool(row.source)) for row in spec.rows
+    )
+    lines += _together((row.label, f"published values from {row.source}.") for row in spec.references)
+    lines += _statistics(cells)
+    lines += _flags(spec, cells)
+    lines += _failures(outcomes)
+    return tuple(_unique(lines))
+
+
+def _statistics(cells: Sequence[ReportCell]) -> list[str]:
+    n = max((cell.n for cell in cells), default=0)
+    if n == 0:
+        return ["No cell is done: nothing was measured yet."]
+    if n == 1:
+        return ["One seed only: no spread is known, and no difference between rows can be told from chance."]
+    if smallest_wilcoxon_p(n) < 0.05:
+        return []
+    return [
+        f"With {n} seeds no exact Wilcoxon test of two rows can give p < 0.05 (the smallest is "
+        f"{smallest_wilcoxon_p(n):.3g}): read differences between rows against their spread."
+    ]
+
+
+def _flags(spec: TableSpec, cells: Sequence[ReportCell]) -> list[str]:
+    labels = {row.name: row.label for row in spec.rows}
+    columns = {column.name: column.label for column in spec.columns}
+    metrics = {metric.name: metric for metric in spec.metrics}
+    return [
+        f"‡ {labels[cell.row]}, {columns[cell.column]}, {metrics[cell.metric].label}: differs from the paper by "
+        f"{cell.delta:+.{metrics[cell.metric].digits}f}, more than {DELTA_TOLERANCE} and more than "
+        f"{DELTA_SPREADS:g} standard deviations."
+        for cell in cells
+        if cell.flagged and cell.delta is not None
+    ]
+
+
+def _failures(outcomes: Sequence[Outcome]) -> list[str]:
+    return [f"Failed: {outcome.cell.describe()}: {outcome.reason}" for outcome in outcomes if outcome.status == FAILED]
+
+
+def _results(outcomes: Sequence[Outcome]) -> list[Any]:
+    return [outcome.result for outcome in outcomes if outcome.result is not None]
+
+
+def _together(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """``label: note`` with the labels of equal notes joined; empty notes are left out."""
+    labels: dict[str, list[str]] = {}
+    for label, note in notes:
+        if note:
+            labels.setdefault(note, []).append(label)
+    return [f"{'; '.join(of_note)}: {note}" for note, of_note in labels.items()]
+
+
+def _unique(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(str(value) for value in sorted(_unique(values)))

@@ -1,0 +1,138 @@
+"""From a cell to all that can change its number: classes, resolved arguments, seeds, digest.
+
+The digest covers the resolved arguments, the data's digest and the versions of method, data and evaluation,
+and nothing else: not the row, the order, the profile's name, the workers or the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+from benchmark.evaluate import EVALUATION_VERSION, check_protocols
+from benchmark.registry import dataset_class, method_class
+from benchmark.spec import Cell, SpecError, digest_of
+from datamodules.base import CrowdDataModule
+from datamodules.names import unknown_name
+from datamodules.seeds import derive_seed
+from models.base import CrowdModule
+
+#: arguments of every data module that the runner sets itself
+SEED_ARGS = frozenset({"split_seed", "annotation_seed", "loader_seed"})
+
+
+@dataclass(frozen=True)
+class ResolvedCell:
+    """A cell with everything looked up.
+
+    Attributes:
+        cell: as planned.
+        method: the method's class.
+        dataset: the data module's class.
+        method_args: all its keyword arguments, defaults included.
+        data_args: all of the data module's, seeds and execution arguments left out.
+        digest: address in the store.
+        data_digest: SHA-256 of the data that the cell reads.
+        not_applicable: why method and data do not go together; empty where they do.
+    """
+
+    cell: Cell
+    method: type[CrowdModule]
+    dataset: type[CrowdDataModule]
+    method_args: dict[str, Any]
+    data_args: dict[str, Any]
+    digest: str
+    data_digest: str
+    not_applicable: str = ""
+
+
+def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
+    """Looks up everything about ``cell``; reads as much of the data as its digest needs.
+
+    Raises:
+        RegistryError: unknown method or data set.
+        SpecError: an argument that the method or the data does not take, or of the wrong type.
+        DataNotFound: the data is not there.
+    """
+    check_protocols(cell.protocols)
+    method = method_class(cell.method)
+    dataset = dataset_class(cell.dataset)
+    method_args = resolve_arguments(method, cell.method_args, f"method {cell.method!r}", skip={"data_info"})
+    data_args = resolve_arguments(
+        dataset, cell.data_args, f"data set {cell.dataset!r}", skip=SEED_ARGS | dataset.execution_args | {"regime"}
+    )
+    if cell.regime not in dataset.regimes:
+        raise SpecError(unknown_name("regime", cell.regime, dataset.regimes, where=f"data set {cell.dataset!r}"))
+    data_digest = build_data(cell, dataset, data_args, root=root).digest()
+    key = {
+        "method": cell.method,
+        "method_version": method.version,
+        "method_args": method_args,
+        "dataset": cell.dataset,
+        "data_version": dataset.version,
+        "data_args": data_args,
+        "data_digest": data_digest,
+        "regime": cell.regime,
+        "seed": cell.seed,
+        "train": cell.train.model_dump(),
+        "protocols": list(cell.protocols),
+        "evaluation_version": EVALUATION_VERSION,
+    }
+    lacking = sorted(method.needs - dataset.provides)
+    reason = f"{cell.method} needs {', '.join(lacking)}; {cell.dataset} has none" if lacking else ""
+    return ResolvedCell(cell, method, dataset, method_args, data_args, digest_of(key), data_digest, reason)
+
+
+def resolve_arguments(cls: type, given: dict[str, Any], owner: str, skip: set[str] | frozenset[str]) -> dict[str, Any]:
+    """All keyword arguments of ``cls``: those given, checked against their types, and the defaults.
+
+    Raises:
+        SpecError: naming ``owner`` and the argument; a wrong name lists near ones.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, skip=set(skip), fail_untyped=False)
+    known = set(vars(parser.get_defaults()))
+    for name in given:
+        if name not in known:
+            raise SpecError(unknown_name("argument", name, known, where=owner))
+    try:
+        parsed = parser.parse_object(given)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise SpecError(f"{owner}: {' '.join(lines)}") from error
+    return dict(parsed.as_dict())
+
+
+def build_data(
+    cell: Cell,
+    dataset: type[CrowdDataModule],
+    data_args: dict[str, Any],
+    *,
+    root: Path | None = None,
+    num_workers: int = 0,
+) -> CrowdDataModule:
+    """The data module of ``cell`` with the seeds of its named axes; nothing is loaded yet."""
+    axes: dict[str, str | int] = {
+        "dataset": cell.dataset,
+        "regime": dataset.regime_family(cell.regime),
+        "index": cell.seed,
+    }
+    return dataset(
+        cell.regime,
+        split_seed=derive_seed(**axes, purpose="split"),
+        annotation_seed=derive_seed(**axes, purpose="annotations"),
+        loader_seed=derive_seed(**axes, purpose="loader"),
+        root=root,
+        num_workers=num_workers,
+        **data_args,
+    )
+
+
+def model_seed(cell: Cell, dataset: type[CrowdDataModule]) -> int:
+    """Seed of initial weights and dropout: the same for every method of a seed index."""
+    return derive_seed(
+        dataset=cell.dataset, regime=dataset.regime_family(cell.regime), index=cell.seed, purpose="model"
+    )

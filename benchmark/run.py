@@ -1,0 +1,178 @@
+"""One cell: seeds -> data -> model -> Trainer -> evaluate -> Result. Read top to bottom."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# cuBLAS is deterministic only with this, and reads it once, before its first call
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from benchmark.evaluate import evaluate
+from benchmark.provenance import provenance
+from benchmark.resolve import ResolvedCell, build_data, model_seed
+from benchmark.result import Result
+from benchmark.spec import TrainArgs
+from datamodules.base import CrowdDataModule
+from models.base import CrowdModule
+
+OnEpoch = Callable[[int, int], None]
+# Lightning tells of devices, tips and why it stopped at each fit: noise in a grid of hundreds of cells
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+CURVES = ("val_accuracy", "mean_skill", "train_loss")
+
+
+class NotFinite(ArithmeticError):
+    """Training left NaN or infinite weights: such a cell has failed, whatever its accuracy."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A result and the method it belongs to, for saving its weights or looking closer."""
+
+    result: Result
+    method: CrowdModule
+    datamodule: CrowdDataModule
+
+
+def run_cell(
+    resolved: ResolvedCell,
+    *,
+    root: Path | None = None,
+    num_workers: int = 0,
+    on_epoch: OnEpoch = lambda done, total: None,
+) -> Trained:
+    """Trains and measures one cell.
+
+    Args:
+        resolved: the cell with everything looked up.
+        root: folder with the data; default as for the data module.
+        num_workers: loader processes; never changes a number.
+        on_epoch: called with (epochs done, epochs in all) after each epoch.
+
+    Raises:
+        NotFinite: if the trained weights are not finite.
+        Exception: whatever data or method raise; nothing is written here.
+    """
+    cell = resolved.cell
+    torch.set_num_threads(cell.train.threads)
+    started = time.perf_counter()
+    datamodule = build_data(cell, resolved.dataset, resolved.data_args, root=root, num_workers=num_workers)
+    datamodule.setup()
+    loaded = time.perf_counter()
+    # seeded after the data and right before the model: initial weights depend on the seed alone
+    L.seed_everything(model_seed(cell, resolved.dataset), verbose=False)
+    method = resolved.method(datamodule.info, **resolved.method_args)
+    curves = train(method, datamodule, cell.train, on_epoch)
+    trained = time.perf_counter()
+    measured = evaluate(method, datamodule, cell.protocols)
+    seconds = {
+        "load": round(loaded - started, 3),
+        "train": round(trained - loaded, 3),
+        "evaluate": round(time.perf_counter() - trained, 3),
+    }
+    result = Result(
+        digest=resolved.digest,
+        cell=cell,
+        metrics=dict(measured.metrics),
+        curves=curves,
+        arrays={name: list(values) for name, values in measured.arrays.items()},
+        notes=datamodule.data.notes,
+        provenance=provenance(resolved, seconds=seconds, peak_memory_mib=peak_memory_mib()),
+    )
+    return Trained(result, method, datamodule)
+
+
+def train(
+    method: CrowdModule, datamodule: CrowdDataModule, args: TrainArgs, on_epoch: OnEpoch
+) -> dict[str, list[float | None]]:
+    """Fits ``method`` in place and loads the selected weights; returns the logged curves."""
+    datamodule.request(method.train_views(), method.unlabeled_views())
+    curves = CurveRecorder(on_epoch)
+    selection = BestByNoisyValidation() if args.selection == "best_noisy_validation" else None
+    trainer = L.Trainer(
+        max_epochs=args.max_epochs,
+        accelerator="auto",
+        devices=1,
+        precision=args.precision,
+        gradient_clip_val=args.gradient_clip_val,
+        deterministic=True,
+        callbacks=[curves] + ([selection] if selection else []),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    with warnings.catch_warnings():
+        # Lightning advises more loader workers and logging; the loader here needs none
+        warnings.filterwarnings("ignore", module="lightning")
+        trainer.fit(method, datamodule=datamodule)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if selection is not None:
+        selection.restore(method)
+    check_finite(method)
+    return curves.curves
+
+
+def check_finite(method: CrowdModule) -> None:
+    """Raises NotFinite naming the first weight that is NaN or infinite."""
+    for name, value in method.state_dict().items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise NotFinite(f"training ended with NaN or infinite values in {name}; lower the learning rate")
+
+
+class CurveRecorder(Callback):
+    """Keeps what was logged after each epoch, and says that an epoch is done."""
+
+    def __init__(self, on_epoch: OnEpoch) -> None:
+        self.curves: dict[str, list[float | None]] = {}
+        self.on_epoch = on_epoch
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Appends this epoch's value of each curve."""
+        for name in CURVES:
+            if name in trainer.callback_metrics:
+                value = float(trainer.callback_metrics[name])
+                self.curves.setdefault(name, []).append(value)
+        self.on_epoch(trainer.current_epoch + 1, trainer.max_epochs or 0)
+
+
+class BestByNoisyValidation(Callback):
+    """Keeps the weights of the epoch with the best accuracy on held-out noisy labels."""
+
+    def __init__(self) -> None:
+        self.best = float("-inf")
+        self.state: dict[str, Any] | None = None
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Copies the weights if this epoch is the best so far; the first of equals is kept."""
+        value = float(trainer.callback_metrics.get("val_accuracy", float("-inf")))
+        if value > self.best:
+            self.best = value
+            self.state = {name: tensor.detach().clone() for name, tensor in pl_module.state_dict().items()}
+
+    def restore(self, method: CrowdModule) -> None:
+        """Loads the kept weights into ``method``."""
+        if self.state is None:
+            raise RuntimeError("no epoch logged 'val_accuracy'; selection by it needs held-out annotations")
+        method.load_state_dict(self.state)
+
+
+def peak_memory_mib() -> float:
+    """Largest resident memory of this process so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

@@ -1,0 +1,1 @@
+"""Data: crowd annotations, data sets, loaders. Imports neither ``models`` nor ``benchmark``."""

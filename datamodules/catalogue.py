@@ -1,0 +1,157 @@
+"""The files of every data set: names, published SHA-256, sizes, addresses, sources, licences. Data, no code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """One file of a data set.
+
+    Attributes:
+        path: where it lies under the root, and on a mirror; downloads go there.
+        sha256: digest of the published file.
+        size: its size in bytes.
+        url: where it can be downloaded; empty where nobody offers this very file.
+        also: other paths under the root that are accepted.
+        copies: other known digests -> what those files are.
+    """
+
+    path: str
+    sha256: str
+    size: int
+    url: str = ""
+    also: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """All accepted paths under the root."""
+        return (self.path, *self.also)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a data set needs for one purpose: any one of ``options`` (each a set of files) is enough."""
+
+    role: str
+    source: str
+    licence: str
+    options: Mapping[str, tuple[KnownFile, ...]]
+
+
+_HUB = "https://huggingface.co/datasets/uoft-cs/cifar10/resolve/0b2714987fa478483af9968de7c934580d0bb9a2/plain_text"
+_NOISY = "https://raw.githubusercontent.com/UCSC-REAL/cifar-10-100n/main"
+_JPEG = "a JPEG quality-75 copy, not the original pixels"
+_HUMAN_LICENCE = "CC BY-NC 4.0"
+
+_CIFAR10_IMAGES = Part(
+    role="images",
+    source="https://www.cs.toronto.edu/~kriz/cifar.html, or the hub's uoft-cs/cifar10 (PNG in parquet)",
+    licence="none stated",
+    options={
+        "parquet": (
+            KnownFile(
+                "cifar10/train.parquet",
+                "8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
+                119_705_255,
+                f"{_HUB}/train-00000-of-00001.parquet",
+                ("cifar10/plain_text/train-00000-of-00001.parquet",),
+                {"8eba3d1a5804baaf5e79e1ddc8041a9ac36183ba98e446b35a355fee12538cd5": _JPEG},
+            ),
+            KnownFile(
+                "cifar10/test.parquet",
+                "841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
+                23_940_850,
+                f"{_HUB}/test-00000-of-00001.parquet",
+                ("cifar10/plain_text/test-00000-of-00001.parquet",),
+                {"d86ee77b1c72fb5d8c18badad658b8ceaa4fd5d18e022b1cf16401c6e766b045": _JPEG},
+            ),
+        ),
+        "binary": (
+            KnownFile(
+                "cifar10/cifar-10-binary.tar.gz",
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                170_052_171,
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                ("cifar-10-binary.tar.gz",),
+            ),
+        ),
+    },
+)
+
+
+def _published(role: str, file: KnownFile, source: str, licence: str) -> Part:
+    """A part that is one file."""
+    return Part(role, source, licence, {"published": (file,)})
+
+
+_CIFAR10N_REPOSITORY = "https://github.com/UCSC-REAL/cifar-10-100n"
+
+DATA: dict[str, tuple[Part, ...]] = {
+    "digits": (),
+    "cifar10n": (
+        _CIFAR10_IMAGES,
+        _published(
+            "labels",
+            KnownFile(
+                "cifar10n/CIFAR-10_human.pt",
+                "873e69c39cb9b5e97fb6bae2d60bb59b38a5cbc31d2b868f7903dcb2b9dd2310",
+                2_401_007,
+                f"{_NOISY}/data/CIFAR-10_human.pt",
+            ),
+            _CIFAR10N_REPOSITORY,
+            _HUMAN_LICENCE,
+        ),
+        _published(
+            "workers",
+            KnownFile(
+                "cifar10n/side_info_cifar10N.csv",
+                "50fcbe619a003d0b804a20ece51447dcdb48978c60e1202371d08302b2e14351",
+                170_902,
+                f"{_NOISY}/side_info_cifar10N.csv",
+            ),
+            _CIFAR10N_REPOSITORY,
+            _HUMAN_LICENCE,
+        ),
+    ),
+    "cifar100n": (
+        _published(
+            "labels",
+            KnownFile(
+                "cifar100n/CIFAR-100_human.pt",
+                "bd2d80409754d420292d622e15e25248ba21e37d27429efac49c8da723f44394",
+                1_000_959,
+                f"{_NOISY}/data/CIFAR-100_human.pt",
+            ),
+            _CIFAR10N_REPOSITORY,
+            _HUMAN_LICENCE,
+        ),
+        _published(
+            "workers",
+            KnownFile(
+                "cifar100n/side_info_cifar100N.csv",
+                "22b9ca66e25a9c0663ddc415ea3a5b9063f30d434d802ccbd0f0bf3d532d19a9",
+                207_844,
+                f"{_NOISY}/side_info_cifar100N.csv",
+            ),
+            _CIFAR10N_REPOSITORY,
+            _HUMAN_LICENCE,
+        ),
+    ),
+    "labelme": (
+        _published(
+            "features",
+            KnownFile(
+                "labelme/labelme_vgg16avg.npz",
+                "ad1a3f9ea43b7645166f76145cbb1af0530c9c11b8f5ccb8c49fc3f3f23c17b1",
+                3_609_647,
+            ),
+            "VGG16 features of the LabelMe images with crowd answers of http://fprodrigues.com/deep_LabelMe.tar.gz "
+            "(this very file, average-pooled to 512 numbers, is offered nowhere for download)",
+            "none stated",
+        ),
+    ),
+}

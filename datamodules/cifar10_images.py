@@ -1,0 +1,173 @@
+"""CIFAR-10's images as uint8 tensors: decoded once, then read back from a cache.
+
+Read from the hub's parquet files (``img.bytes``, ``label``) or from the binary version
+``cifar-10-binary.tar.gz``, whose records are plain bytes. torchvision's own files are Python pickles of the
+same pixels and labels and are not read: nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.files import DataDamaged, Located, cache_root, describe_damage, locate, sha256_of
+
+CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2023, 0.1994, 0.2010)
+#: raised whenever decoding changes a pixel
+DECODER = "1"
+_RECORD = 1 + 3 * 32 * 32
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Images:
+    """One split of CIFAR-10.
+
+    Attributes:
+        x: images ``[N, 3, 32, 32]`` uint8.
+        labels: the labels ``[N]`` int64 that lie beside the images.
+        is_jpeg: True where the file holds JPEG-coded copies, not the original pixels.
+    """
+
+    x: Tensor
+    labels: Tensor
+    is_jpeg: bool
+
+
+def image_digest(root: str | Path | None) -> str:
+    """SHA-256 of the files that the images come from, joined by a plus sign. Reads no image."""
+    return "+".join(sha256_of(path) for path in locate("cifar10n", "images", root).paths)
+
+
+def load_images(root: str | Path | None) -> tuple[Images, Images]:
+    """Training and test images, from the cache where they were decoded before.
+
+    Raises:
+        DataNotFound: no file with images; names the accepted ones.
+        DataDamaged: a file that cannot be read.
+    """
+    found = locate("cifar10n", "images", root)
+    train, test = found.paths * 2 if len(found.paths) == 1 else found.paths
+    return _load(found, train, "train"), _load(found, test, "test")
+
+
+def _load(found: Located, path: Path, split: str) -> Images:
+    read = _read_parquet if found.option == "parquet" else _read_binary
+    x, labels = cached(path, split, lambda: _guarded(read, path, split))
+    is_jpeg = found.option == "parquet" and _first_image(path)[:2] == b"\xff\xd8"
+    return Images(torch.from_numpy(x), torch.from_numpy(labels).long(), is_jpeg)
+
+
+def _guarded(read: Callable[[Path, str], Arrays], path: Path, split: str) -> Arrays:
+    """Reads; whatever the reader raises becomes one sentence with path, digests and remedy."""
+    try:
+        return read(path, split)
+    except DataDamaged:
+        raise
+    except Exception as error:
+        reason = f"cannot be read as CIFAR-10 images ({type(error).__name__}: {error})"
+        raise describe_damage("cifar10n", "images", path, reason) from None
+
+
+# --- cache ----------------------------------------------------------------------------------------
+
+
+def cached(path: Path, split: str, decode: Callable[[], Arrays]) -> Arrays:
+    """Images and labels of ``path`` from the cache, else decoded and put there.
+
+    Each entry is named by the file's SHA-256 and the decoder, written under a temporary name and moved into
+    place: two processes that want one at once both get it. Where the folder cannot be written, images are
+    decoded each time.
+    """
+    stem = f"{sha256_of(path)[:24]}-{split}-v{DECODER}-pillow{version('pillow')}"
+    places = [cache_root() / f"{stem}-{part}.npy" for part in ("images", "labels")]
+    entry = _read_cache(places)
+    if entry is not None:
+        return entry
+    decoded = decode()
+    try:
+        for place, array in zip(places, decoded, strict=True):
+            _write_atomic(place, array)
+    except OSError:
+        return decoded
+    return _read_cache(places) or decoded
+
+
+def _read_cache(places: list[Path]) -> Arrays | None:
+    try:
+        # copy-on-write: pages are shared between processes and read only where they are used
+        images, labels = (np.load(place, mmap_mode="c", allow_pickle=False) for place in places)
+    except (OSError, ValueError, EOFError):
+        return None
+    return (images, labels) if len(images) == len(labels) else None
+
+
+def _write_atomic(place: Path, array: np.ndarray) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=place.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.save(stream, array, allow_pickle=False)
+        os.replace(temporary, place)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+# --- formats --------------------------------------------------------------------------------------
+
+
+def _read_parquet(path: Path, split: str) -> Arrays:
+    """Rows with ``img.bytes`` (any format that Pillow knows) and ``label``."""
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    file = pq.ParquetFile(path)
+    images = np.empty((file.metadata.num_rows, 3, 32, 32), dtype=np.uint8)
+    labels = np.empty(len(images), dtype=np.int64)
+    start = 0
+    for batch in file.iter_batches(batch_size=2_000, columns=["img", "label"]):
+        for offset, coded in enumerate(batch.column("img").field("bytes")):
+            pixels = Image.open(io.BytesIO(coded.as_py())).convert("RGB")
+            images[start + offset] = np.asarray(pixels).transpose(2, 0, 1)
+        labels[start : start + len(batch)] = batch.column("label").to_numpy()
+        start += len(batch)
+    return images, labels
+
+
+def _first_image(path: Path) -> bytes:
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path, memory_map=True)
+    batch = next(file.iter_batches(batch_size=1, columns=["img"]))
+    return bytes(batch.column("img").field("bytes")[0].as_py())
+
+
+def _read_binary(path: Path, split: str) -> Arrays:
+    """Records of 3,073 bytes: the label, then 32 x 32 red, green and blue values, row by row."""
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)] if split == "train" else ["test_batch.bin"]
+    content: dict[str, bytes] = {}
+    with tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if Path(member.name).name in names else None
+            if stream is not None:
+                content[Path(member.name).name] = stream.read()
+    absent = [name for name in names if name not in content]
+    if absent:
+        raise ValueError(f"no {', '.join(absent)} in the archive")
+    blocks = [np.frombuffer(content[name], dtype=np.uint8).reshape(-1, _RECORD) for name in names]
+    records = np.concatenate(blocks)
+    return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)

@@ -1,0 +1,1 @@
+"""Methods: the maths of learning from annotators, and the LightningModules around it."""

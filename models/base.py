@@ -1,0 +1,101 @@
+"""Base classes of methods: the contract between a method, its data and the benchmark.
+
+A method from another package subclasses :class:`CrowdModule`, implements ``training_step`` and
+``predict_consensus``, and is announced by an entry point in the group ``annobench.methods``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from datamodules.base import DataInfo
+
+Batch = Mapping[str, Any]
+
+
+class CrowdModule(L.LightningModule):
+    """A method that learns from crowd annotations.
+
+    A training batch is a mapping with ``x [B, ...]``, ``annotators [B, K]``, ``labels [B, K]`` (both -1
+    where padded) and ``index [B]``; an evaluation batch may add ``target [B]``. Methods train and
+    predict; only ``benchmark.evaluate`` measures.
+
+    Args:
+        data_info: classes, annotators and input shape of the data.
+    """
+
+    #: raised whenever the method's numbers change; part of every cell's digest
+    version: ClassVar[str] = "1"
+    #: what the data must offer; see ``CrowdDataModule.provides``. Cells without it are "n/a"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, data_info: DataInfo) -> None:
+        super().__init__()
+        self.data_info = data_info
+
+    # --- to implement -------------------------------------------------------------------------
+
+    @abstractmethod
+    def predict_consensus(self, x: Tensor) -> Tensor:
+        """Log-probabilities ``[B, C]`` of the true label of ``x [B, ...]``."""
+
+    # --- may be implemented -------------------------------------------------------------------
+
+    def predict_annotators(self, x: Tensor, annotators: Tensor | None = None) -> Tensor:
+        """Log-probabilities of each annotator's own label.
+
+        Args:
+            x: items ``[B, ...]``.
+            annotators: ids ``[B, K]`` of the annotators asked for each item, -1 padded; None asks for
+                all R of them.
+
+        Returns:
+            ``[B, K, C]`` for the annotators asked for (rows of -1 hold anything finite), or ``[B, R, C]``.
+            A method that does not tell annotators apart predicts the consensus for each, which is the
+            default.
+        """
+        consensus = self.predict_consensus(x)
+        width = self.data_info.n_annotators if annotators is None else annotators.shape[1]
+        return consensus.unsqueeze(1).expand(-1, width, -1)
+
+    def annotator_skill(self) -> Tensor | None:
+        """Estimated skill ``[R]`` in [0, 1] of each annotator, or None if the method has none."""
+        return None
+
+    def annotator_confusion(self) -> Tensor | None:
+        """Estimated confusions ``[R, C, C]`` (true class, then given label), or None."""
+        return None
+
+    def train_views(self) -> Mapping[str, str]:
+        """Keys of a training batch that hold augmented items -> names of augmentations.
+
+        ``"standard"`` is the data's own choice, ``"none"`` only normalises; the others are named in
+        :mod:`datamodules.augment`.
+        """
+        return {"x": "standard"}
+
+    def unlabeled_views(self) -> Mapping[str, str]:
+        """Likewise for ``batch["unlabeled"]``, a second, independently shuffled batch of the training items.
+
+        It holds these views and ``annotators``, ``labels``, ``index``. Empty: no second batch.
+        """
+        return {}
+
+    # --- the same for all ---------------------------------------------------------------------
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Accuracy against held-out *noisy* labels, logged as ``val_accuracy`` for selection and curves."""
+        labels = batch["labels"]
+        present = labels >= 0
+        count = int(present.sum())
+        if count == 0:
+            return
+        predicted = self.predict_annotators(batch["x"], batch["annotators"]).argmax(-1)
+        accuracy = (predicted == labels)[present].float().mean()
+        self.log("val_accuracy", accuracy, batch_size=count, on_step=False, on_epoch=True)

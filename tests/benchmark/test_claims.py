@@ -1,0 +1,202 @@
+"""Claims: verdicts follow from numbers by the stated rules, and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmark.claims import evaluate_claims, to_json, to_markdown, write_claims
+from benchmark.claims.evaluate import Verdict
+from benchmark.result import Outcome
+from benchmark.spec import SpecError
+from tests.benchmark.fixtures_report import outcomes_of, result_of, small_spec
+
+BETTER = {
+    "kind": "paired_difference",
+    "metric": "test_accuracy",
+    "first": {"row": "first", "columns": ["easy", "hard"]},
+    "second": {"row": "second", "columns": ["easy", "hard"]},
+}
+EQUAL = {**BETTER, "kind": "equivalence", "margin": 0.02}
+FALLS = {
+    "kind": "trend",
+    "metric": "test_accuracy",
+    "row": "first",
+    "columns": ["easy", "hard"],
+    "direction": "falling",
+}
+FOLLOWS = {"kind": "correlation", "row": "first", "columns": ["easy"], "curves": ["val_accuracy", "mean_skill"]}
+
+
+def _verdict(test: dict[str, Any], differences: list[Any], metric: str = "test_accuracy") -> Verdict:
+    """Verdict where the first row is better than the second by ``differences``, a value (or status) per seed."""
+    spec = small_spec(claims=[{"id": "it", "says": "it is so", "source": "Table 1", "test": test}])
+
+    def numbers(row: str, column: str, seed: int) -> dict[str, float | None] | str:
+        difference = differences[seed]
+        if isinstance(difference, str):
+            return difference if row == "first" else {metric: 0.5}
+        base = 0.5 + 0.1 * seed - (0.2 if column == "hard" else 0.0)
+        return {metric: base + (difference if row == "first" else 0.0)}
+
+    return evaluate_claims(spec, "cpu", outcomes_of(spec, "cpu", numbers, seeds=len(differences)))[0]
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([0.05, 0.06, 0.055], "shown"),
+        ([-0.05, -0.06, -0.055], "contradicted"),
+        ([0.05, -0.06, 0.01], "not shown"),
+        ([0.05], "not testable here"),
+    ],
+)
+def test_a_paired_difference_is_judged_by_its_interval_over_seeds(differences: list[float], expected: str) -> None:
+    verdict = _verdict(BETTER, differences)
+    assert verdict.verdict == expected
+    if expected != "not testable here":
+        assert verdict.n == 3 and verdict.effect == pytest.approx(float(np.mean(differences)))
+        assert verdict.low is not None and verdict.high is not None and verdict.low < verdict.effect < verdict.high
+
+
+def test_seeds_are_paired_so_that_what_they_share_cancels() -> None:
+    # the seeds' own levels differ by .1, ten times the difference that is to be seen
+    assert _verdict(BETTER, [0.010, 0.011, 0.012]).verdict == "shown"
+
+
+def test_the_unit_is_the_seed_not_the_column() -> None:
+    assert _verdict(BETTER, [0.05, 0.06, 0.055]).n == 3
+
+
+def test_lower_is_better_where_the_metric_says_so() -> None:
+    test = {**BETTER, "metric": "test_nll"}
+    assert _verdict(test, [-0.05, -0.06, -0.055], metric="test_nll").verdict == "shown"
+    assert _verdict(test, [0.05, 0.06, 0.055], metric="test_nll").verdict == "contradicted"
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([0.001, -0.001, 0.002], "shown"),
+        ([0.05, 0.051, 0.052], "contradicted"),
+        ([-0.05, -0.051, -0.052], "contradicted"),
+        ([0.03, -0.03, 0.0], "not shown"),
+        ([0.018, 0.022, 0.02], "not shown"),
+    ],
+)
+def test_equivalence_needs_the_margin_not_the_absence_of_a_difference(differences: list[float], expected: str) -> None:
+    assert _verdict(EQUAL, differences).verdict == expected
+
+
+def test_a_trend_over_columns() -> None:
+    assert _verdict(FALLS, [0.0, 0.001, -0.001]).effect == pytest.approx(0.2)
+    assert _verdict(FALLS, [0.0, 0.001, -0.001]).verdict == "shown"
+    assert _verdict({**FALLS, "direction": "rising"}, [0.0, 0.001, -0.001]).verdict == "contradicted"
+
+
+def test_what_rounding_leaves_of_equal_numbers_is_no_effect() -> None:
+    # 0.1 + 0.2 - 0.3 is 6e-17: the same in every seed, so a t test would call it significant
+    spec = small_spec(claims=[{"id": "it", "says": "it", "source": "x", "test": BETTER}])
+    values = {("first", "easy"): 0.1 + 0.2, ("second", "easy"): 0.3}
+    outcomes = outcomes_of(spec, "cpu", lambda row, column, _: {"test_accuracy": values.get((row, column), 0.5)})
+    assert evaluate_claims(spec, "cpu", outcomes)[0].verdict == "not shown"
+
+
+def test_a_value_above_a_reference() -> None:
+    test = {"kind": "value", "metric": "test_accuracy", "row": "second", "columns": ["easy"], "above": 0.4}
+    assert _verdict(test, [0.0] * 6).verdict == "shown"
+
+
+def _followed(curves: dict[str, list[float | None]]) -> Verdict:
+    spec = small_spec(claims=[{"id": "it", "says": "it follows", "source": "Figure 1", "test": FOLLOWS}])
+    outcomes = [
+        Outcome(each.row, each.column, each.cell, "0", "done", result_of(each.cell, {}, curves=curves))
+        for each in outcomes_of(spec, "cpu", lambda *_: {})
+    ]
+    return evaluate_claims(spec, "cpu", outcomes)[0]
+
+
+def test_a_correlation_of_curves_over_epochs() -> None:
+    rising, falling = [0.1, 0.2, 0.3, 0.4, 0.5], [0.9, 0.8, 0.6, 0.5, 0.3]
+    # weak, but the same in every seed: an interval over seeds alone has no width and would call it shown
+    weak = _followed({"val_accuracy": rising, "mean_skill": [0.3, 0.1, 0.5, 0.2, 0.4]})  # type: ignore[dict-item]
+    assert weak.verdict == "not shown" and weak.effect is not None and weak.effect > 0
+    assert weak.low is not None and weak.high is not None and weak.low < 0 < weak.effect < weak.high
+    assert _followed({"val_accuracy": rising, "mean_skill": rising}).verdict == "shown"  # type: ignore[dict-item]
+    assert _followed({"val_accuracy": rising, "mean_skill": falling}).verdict == "contradicted"  # type: ignore[dict-item]
+    flat = _followed({"val_accuracy": rising, "mean_skill": [0.7] * 5})  # type: ignore[dict-item]
+    assert flat.verdict == "not testable here" and "constant" in flat.reason
+    assert _followed({}).verdict == "not testable here"
+
+
+@pytest.mark.parametrize(
+    ("differences", "part"),
+    [
+        (["missing"] * 3, "6 of 12 cells missing"),
+        (["failed: Error: x"] * 3, "6 of 12 cells failed"),
+        (["n/a: digits has no annotator ids"] * 3, "n/a: digits has no annotator ids"),
+        ([0.1, "missing", "missing"], "one seed has no spread"),
+    ],
+)
+def test_what_cannot_be_tested_says_why(differences: list[Any], part: str) -> None:
+    verdict = _verdict(BETTER, differences)
+    assert verdict.verdict == "not testable here" and part in verdict.reason
+    assert verdict.effect is None and verdict.p is None
+
+
+def test_seeds_that_lack_a_cell_are_left_out_and_told() -> None:
+    verdict = _verdict(BETTER, [0.05, 0.06, "failed: Error: x", 0.055])
+    assert (verdict.verdict, verdict.n) == ("shown", 3) and "2 of 16 cells failed" in verdict.reason
+
+
+def test_cells_that_were_not_asked_for_are_told() -> None:
+    spec = small_spec(claims=[{"id": "it", "says": "it", "source": "x", "test": BETTER}])
+    only = [each for each in outcomes_of(spec, "cpu", lambda *_: {"test_accuracy": 0.5}) if each.row == "first"]
+    verdict = evaluate_claims(spec, "cpu", only)[0]
+    assert verdict.verdict == "not testable here" and "not run: second in easy" in verdict.reason
+    assert evaluate_claims(spec, "cpu", [])[0].verdict == "not testable here"
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ({**BETTER, "kind": "paired_diference"}, "did you mean paired_difference"),
+        ({**BETTER, "metric": "test_acuracy"}, "did you mean test_accuracy"),
+        ({**BETTER, "first": {"row": "frist", "columns": ["easy", "hard"]}}, "did you mean first"),
+        ({**BETTER, "first": {"row": "first", "columns": ["easy", "hrad"]}}, "did you mean hard"),
+        ({**BETTER, "first": {"row": "first", "columns": ["easy"]}}, "equally many columns"),
+        ({**EQUAL, "margin": 0}, "margin"),
+        ({**BETTER, "extra": 1}, "extra"),
+        ({}, "kind of test"),
+    ],
+)
+def test_a_wrong_claim_names_itself_and_the_remedy(test: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        _verdict(test, [0.1, 0.2])
+    assert "'it' of 'demo/small'" in str(caught.value)
+
+
+def test_p_values_are_adjusted_over_the_claims_of_a_paper_and_a_profile() -> None:
+    claims = [{"id": name, "says": "it", "source": "x", "test": BETTER} for name in ("one", "two")]
+    spec = small_spec(claims=claims)
+    rng = np.random.default_rng(0)
+    noise = {("first", seed): float(rng.normal(0.02, 0.01)) for seed in range(4)}
+    outcomes = outcomes_of(
+        spec, "cpu", lambda row, _, seed: {"test_accuracy": 0.5 + noise.get((row, seed), 0.0)}, seeds=4
+    )
+    verdicts = evaluate_claims(spec, "cpu", outcomes)
+    assert all(each.p is not None and each.p_holm == pytest.approx(2 * each.p) for each in verdicts)
+
+
+def test_markdown_and_json_hold_every_verdict(tmp_path: Path) -> None:
+    verdicts = [_verdict(BETTER, [0.05, 0.06, 0.055]), _verdict(EQUAL, ["missing"] * 3)]
+    text = to_markdown(verdicts)
+    assert "**shown**" in text and "**not testable here**" in text and "6 of 12 cells missing" in text
+    records = json.loads(json.dumps(to_json(verdicts), allow_nan=False))
+    assert [record["verdict"] for record in records] == ["shown", "not testable here"]
+    assert [path.name for path in write_claims(verdicts, tmp_path)] == ["claims.md", "claims.json"]
+    assert "No table here lists a claim" in to_markdown([])

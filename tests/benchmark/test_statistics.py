@@ -1,0 +1,127 @@
+"""Statistics: equal to closed forms and to scipy, and never broken by a missing value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmark.report.statistics import (
+    bootstrap_interval,
+    equivalence,
+    holm,
+    paired_differences,
+    paired_t,
+    slope,
+    smallest_wilcoxon_p,
+    spearman,
+    spread,
+    t_interval,
+    wilcoxon_exact,
+)
+
+NUMBERS = st.floats(-100, 100).map(lambda value: round(value, 3))
+MAYBE = st.one_of(NUMBERS, st.none(), st.just(float("nan")))
+
+
+def test_spread_is_mean_and_sample_deviation() -> None:
+    assert spread([1.0, 3.0]).mean == 2.0
+    assert spread([1.0, 3.0]).std == pytest.approx(math.sqrt(2))
+    assert (spread([5.0]).mean, spread([5.0]).std, spread([5.0]).n) == (5.0, None, 1)
+    assert (spread([]).mean, spread([None, float("nan")]).n) == (None, 0)
+
+
+@given(st.lists(MAYBE, max_size=12))
+def test_missing_values_are_left_out_of_everything(values: list[float | None]) -> None:
+    kept = [value for value in values if value is not None and not math.isnan(value)]
+    assert spread(values) == spread(kept)
+    assert t_interval(values) == t_interval(kept)
+    assert paired_t(values) == paired_t(kept)
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=12))
+def test_t_interval_is_scipys(values: list[float]) -> None:
+    interval = t_interval(values)
+    assert interval is not None
+    if max(values) == min(values):
+        assert interval.low == pytest.approx(interval.high)
+        return
+    low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+    assert (interval.low, interval.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=10), st.floats(0.1, 50))
+def test_equivalence_is_the_ninety_per_cent_interval_within_the_margin(values: list[float], margin: float) -> None:
+    interval, p = t_interval(values, confidence=0.90), equivalence(values, margin)
+    assert interval is not None and p is not None
+    within = -margin < interval.low and interval.high < margin
+    edge = min(abs(abs(interval.low) - margin), abs(abs(interval.high) - margin)) < 1e-6
+    assert edge or (p < 0.05) == within
+
+
+def test_pairs_with_a_missing_side_are_left_out_and_lengths_must_match() -> None:
+    assert paired_differences([3.0, None, 5.0], [1.0, 2.0, float("nan")]) == [2.0]
+    with pytest.raises(ValueError, match="cannot be paired"):
+        paired_differences([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("differences", [[0.1, 0.2, 0.3], [0.1, -0.2, 0.3, 0.4, 0.5, 0.7], [1.0, 1.0, -1.0, 2.0]])
+def test_wilcoxon_is_the_enumeration_of_all_signs(differences: list[float]) -> None:
+    ranks = stats.rankdata(np.abs(differences))
+    observed = abs(float(np.sum(np.sign(differences) * ranks)))
+    signs = list(itertools.product((-1, 1), repeat=len(differences)))
+    extreme = sum(abs(float(np.dot(sign, ranks))) >= observed - 1e-9 for sign in signs)
+    assert wilcoxon_exact(differences) == pytest.approx(extreme / len(signs))
+
+
+def test_three_pairs_cannot_be_significant_by_wilcoxon() -> None:
+    assert wilcoxon_exact([0.1, 0.2, 0.3]) == pytest.approx(smallest_wilcoxon_p(3)) == 0.25
+    assert smallest_wilcoxon_p(5) > 0.05 > smallest_wilcoxon_p(6)
+    assert wilcoxon_exact([0.0, 0.0]) == 1.0
+    assert wilcoxon_exact([]) is None
+
+
+def test_holm_multiplies_the_smallest_by_all_and_skips_the_missing() -> None:
+    assert holm([0.01, None, 0.04, 0.03]) == [pytest.approx(0.03), None, pytest.approx(0.06), pytest.approx(0.06)]
+    assert holm([None]) == [None]
+
+
+def test_equal_values_need_no_division_by_zero() -> None:
+    assert paired_t([0.5, 0.5, 0.5]) == 0.0
+    assert paired_t([0.0, 0.0]) == 1.0
+    assert equivalence([0.01, 0.01], 0.02) == 0.0
+    assert equivalence([0.05, 0.05], 0.02) == 1.0
+    interval = bootstrap_interval([1.0, 1.0])
+    assert interval is not None and interval.low == interval.high == 1.0
+    with pytest.raises(ValueError, match="must be positive"):
+        equivalence([0.1, 0.2], 0.0)
+
+
+def test_bootstrap_interval_covers_the_mean_and_repeats() -> None:
+    values = [float(value) for value in np.random.default_rng(0).normal(1, 1, 50)]
+    first, second = bootstrap_interval(values), bootstrap_interval(values)
+    assert first == second and first is not None
+    assert first.low < first.estimate < first.high
+    reference = t_interval(values)
+    assert reference is not None and first.low == pytest.approx(reference.low, abs=0.05)
+
+
+def test_spearman_is_scipys_and_undefined_where_constant() -> None:
+    first, second = [1.0, 2.0, 3.0, 4.0, 5.0, None], [2.0, 1.0, 4.0, 3.0, 5.0, 9.0]
+    interval = spearman(first, second)
+    assert interval is not None
+    assert interval.estimate == pytest.approx(stats.spearmanr(first[:5], second[:5]).statistic)
+    assert interval.low < interval.estimate < interval.high and interval.n == 5
+    assert spearman([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]) is None
+    assert spearman([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) is None
+
+
+def test_slope_is_the_change_per_step() -> None:
+    assert slope([0.9, 0.8, 0.7]) == pytest.approx(-0.1)
+    assert slope([0.9, None, 0.7]) is None
+    assert slope([0.9]) is None

@@ -1,0 +1,1 @@
+"""Tables of the plugin: ``<paper>/<table>.yaml``."""
