@@ -30,13 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left, as `head` does
         return EXIT_OK
-    except (LookupError, ValueError, OSError) as error:
-        if _is_expected(error):
-            print(f"annobench: error: {error.args[0] if len(error.args) == 1 else error}", file=sys.stderr)
-            return EXIT_USAGE
-        return _unexpected()
-    except Exception:
-        return _unexpected()
+    except Exception as error:
+        if not _is_expected(error):
+            return _unexpected()
+        print(f"annobench: error: {error.args[0] if len(error.args) == 1 else error}", file=sys.stderr)
+        return EXIT_USAGE
 
 
 def _dispatch(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmark import registry
 from benchmark.progress import say
@@ -17,6 +17,9 @@ from benchmark.result import DONE, FAILED, MISSING, NOT_APPLICABLE, Outcome
 from benchmark.spec import SpecError, TableSpec
 from benchmark.store import Store
 from datamodules.names import unknown_name
+
+if TYPE_CHECKING:
+    from benchmark.report.model import Report
 
 # --- names ------------------------------------------------------------------------------------------
 
@@ -60,12 +63,12 @@ def run(options: argparse.Namespace) -> int:
 
 def table(options: argparse.Namespace) -> int:
     """``annobench table``: a table from the store."""
-    from benchmark.report import build_report, render
+    from benchmark.report import render
 
     spec = registry.table_spec(options.table)
     profile = options.profile or _default_profile(spec)
     outcomes = _survey(spec, profile, Store(options.results), seeds=options.seeds)
-    print(render(build_report(spec, profile, outcomes), options.format), end="")
+    print(render(_report(spec, profile, outcomes), options.format), end="")
     return 0
 
 
@@ -128,13 +131,10 @@ def data_verify(options: argparse.Namespace) -> int:
 
 def data_audit(options: argparse.Namespace) -> int:
     """``annobench data audit``: the annotators of a data set."""
-    from datamodules.audit import audit, describe
+    from benchmark.audits import audit_dataset
+    from datamodules.audit import describe
 
-    _check_dataset(options.dataset)
-    dataset = registry.dataset_class(options.dataset)
-    regime = options.regime or dataset.audit_regime or next(iter(dataset.regimes))
-    annotations, truth = dataset(regime).annotations_for_audit()
-    found = audit(annotations, truth)
+    regime, found = audit_dataset(options.dataset, options.regime)
     if options.json:
         _print_json({"dataset": options.dataset, "regime": regime, **found.to_dict()})
     else:
@@ -163,7 +163,8 @@ def check(options: argparse.Namespace) -> int:
     for line in moved:
         print(line)
     if not moved:
-        print(f"{len(names)} table(s) of profile {options.profile}: every committed number was measured again and holds")
+        said = "written" if options.update else "measured again; every committed number holds"
+        print(f"{len(names)} table(s) of profile {options.profile} {said}")
     return 1 if moved else 0
 
 
@@ -174,13 +175,12 @@ def claims(options: argparse.Namespace) -> int:
     papers = {name.split("/")[0] for name in registry.tables()}
     if options.paper is not None and options.paper not in papers:
         raise SpecError(unknown_name("paper", options.paper, papers))
-    store, verdicts = Store(options.results), []
-    for name in registry.tables():
-        spec = registry.table_spec(name)
-        if not spec.claims or (options.paper or spec.paper.key) != name.split("/")[0]:
-            continue
-        profile = options.profile or _default_profile(spec)
-        verdicts += evaluate_claims(spec, profile, _survey(spec, profile, store))
+    names = [name for name in registry.tables() if options.paper in (None, name.split("/")[0])]
+    store = Store(options.results)
+    verdicts = []
+    for spec in map(registry.table_spec, names):
+        for profile in _measured_profiles(spec, store, options.profile) if spec.claims else {}:
+            verdicts += evaluate_claims(spec, profile, _survey(spec, profile, store))
     if options.publish:
         write_claims(verdicts, options.publish)
     if options.json:
@@ -188,6 +188,22 @@ def claims(options: argparse.Namespace) -> int:
     else:
         print(to_markdown(verdicts), end="")
     return 0
+
+
+def _measured_profiles(spec: TableSpec, store: Store, named: str | None) -> list[str]:
+    """The profile ``named``, else those of which ``store`` holds at least one cell."""
+    from datamodules.files import DataNotFound
+
+    if named is not None:
+        return [named]
+    found: list[str] = []
+    for profile in spec.profiles:
+        try:
+            if any(at.status == DONE for at in _survey(spec, profile, store)):
+                found.append(profile)
+        except DataNotFound as error:
+            say(f"{spec.table}, profile {profile}: left out; {error}")
+    return found
 
 
 # --- within -----------------------------------------------------------------------------------------
@@ -217,10 +233,18 @@ def _run_table(
         return run_grid(outcomes, store, grid, progress)
 
 
-def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:
-    from benchmark.report import build_report, render, write_report
+def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Report:
+    """The report of a table, with the verdict of the audit of each data set in it."""
+    from benchmark.audits import audit_notes
+    from benchmark.report import build_report
 
-    report = build_report(spec, profile, outcomes)
+    return build_report(spec, profile, outcomes, audit_notes({at.cell.dataset for at in outcomes}))
+
+
+def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:
+    from benchmark.report import render, write_report
+
+    report = _report(spec, profile, outcomes)
     written = write_report(report, options.results / "tables" / profile)
     if options.publish:
         written += write_report(report, options.publish)
@@ -243,7 +267,8 @@ def _tell_incomplete(outcomes: Sequence[Outcome], options: argparse.Namespace) -
         say(f"{at.status}: {at.row} / {at.column}, {at.cell.describe()}: {at.reason or 'not run'}")
     folder = Store(options.results).root / "failures"
     if any(at.status == FAILED for at in lacking):
-        say(f"tracebacks are in {folder}/<digest>.json: {', '.join(sorted({at.digest for at in lacking if at.digest}))}")
+        digests = sorted({at.digest for at in lacking if at.status == FAILED})
+        say(f"tracebacks are in {folder}: {', '.join(f'{digest}.json' for digest in digests)}")
     say(f"to try these {len(lacking)} cell(s) again: annobench {shlex.join(sys.argv[1:])}")
     return False
 
@@ -251,17 +276,17 @@ def _tell_incomplete(outcomes: Sequence[Outcome], options: argparse.Namespace) -
 def _check_table(name: str, folder: Path, store: Store, options: argparse.Namespace) -> list[str]:
     """Lines for the numbers of one table that moved; with ``--update``, writes them instead."""
     from benchmark import regression
-    from benchmark.report import build_report
 
     spec = registry.table_spec(name)
     outcomes = _run_table(spec, options.profile, store, options)
-    report = build_report(spec, options.profile, outcomes)
+    report = _report(spec, options.profile, outcomes)
     if options.update:
         if any(at.status not in (DONE, NOT_APPLICABLE) for at in outcomes):
             return [f"{name}: not all cells are done; nothing was written"]
         say(f"wrote {regression.write_baseline(report, folder)}")
         return []
-    return regression.render_moved(regression.compare(report, regression.read_baseline(name, options.profile, folder)))
+    committed = regression.read_baseline(name, options.profile, folder)
+    return regression.render_moved(regression.compare(report, committed), name)
 
 
 def _default_profile(spec: TableSpec) -> str:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -142,7 +143,7 @@ def _run_inline(todo: list[Outcome], store: Store, options: GridOptions, listene
     for outcome in todo:
         listener.started(outcome)
         try:
-            work(_job(outcome, store, options), on_epoch=lambda done, total, at=outcome: listener.epoch(at, done, total))
+            work(_job(outcome, store, options), on_epoch=partial(listener.epoch, outcome))
         except Exception as error:
             if store.failure(outcome.digest) is None:
                 store.save_failure(outcome.cell, outcome.digest, one_line(error), "")

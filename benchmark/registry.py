@@ -98,9 +98,7 @@ def methods() -> dict[str, Entry]:
 @cache
 def datasets() -> dict[str, Entry]:
     """All data sets by name."""
-    built_in = {
-        name: Entry(name, target, BUILT_IN, SUMMARY[name].text) for name, target in _DATASET_TARGETS.items()
-    }
+    built_in = {name: Entry(name, target, BUILT_IN, SUMMARY[name].text) for name, target in _DATASET_TARGETS.items()}
     return _with_plugins("datasets", built_in)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from benchmark.spec import Cell
 
 Status = Literal["done", "failed", "missing", "n/a"]
-DONE, FAILED, MISSING, NOT_APPLICABLE = "done", "failed", "missing", "n/a"
+DONE: Final = "done"
+FAILED: Final = "failed"
+MISSING: Final = "missing"
+NOT_APPLICABLE: Final = "n/a"
 
 
 class Result(BaseModel):

@@ -125,6 +125,7 @@ def train(
     if selection is not None:
         selection.restore(method)
     check_finite(method)
+    method.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when fit ends
     return curves.curves
 
 

@@ -225,7 +225,8 @@ class TableSpec(_Frozen):
             doubled = sorted({name for name in names if names.count(name) > 1})
             if doubled:
                 raise ValueError(f"two {kind}s are named {doubled[0]!r}")
-        for owner in (*self.rows, *self.references):
+        owners: tuple[RowSpec | ReferenceRow, ...] = (*self.rows, *self.references)
+        for owner in owners:
             for column, values in owner.values.items():
                 if column not in columns:
                     raise ValueError(unknown_name("column", column, columns, where=f"the values of {owner.label!r}"))

@@ -119,6 +119,8 @@ class CrowdDataModule(L.LightningDataModule):
     embedded: ClassVar[bool] = False
     #: arguments that cannot change a number and so stay out of a cell's digest
     execution_args: ClassVar[frozenset[str]] = frozenset({"root", "num_workers"})
+    #: regime that an audit describes unless another is named; empty: the first
+    audit_regime: ClassVar[str] = ""
     #: augmentation of the training items where the method asks for "standard"
     standard_augmentation: ClassVar[str] = "crop_flip"
 

@@ -25,6 +25,7 @@ class Cifar100N(CrowdDataModule):
 
     name = "cifar100n"
     regimes = REGIMES["cifar100n"]
+    audit_regime = "noisy"
     provides = frozenset({"annotator_ids"})
     #: noise rate of the published file
     published: ClassVar[Published] = Published(noise=0.4020)

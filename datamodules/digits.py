@@ -50,6 +50,7 @@ class Digits(CrowdDataModule):
 
     name = "digits"
     regimes = REGIMES["digits"]
+    audit_regime = "aggre"
     embedded = True
     #: a mirrored digit is no digit
     standard_augmentation = "shift"

@@ -31,6 +31,7 @@ class LabelMe(CrowdDataModule):
 
     name = "labelme"
     regimes = REGIMES["labelme"]
+    audit_regime = "crowd"
     provides = frozenset({"annotator_ids"})
     #: augmenting feature vectors means nothing
     standard_augmentation = "none"

@@ -1,6 +1,6 @@
 """Backbones by name: small networks for the CPU, any timm network, with a stem for small images.
 
-``build_backbone("small_cnn", (3, 32, 32))`` maps ``x [B, 3, 32, 32]`` to features ``[B, 256]``;
+``build_backbone("small_cnn", (3, 32, 32))`` maps ``x [B, 3, 32, 32]`` to features ``[B, 128]``;
 ``build_backbone("resnet34", (3, 32, 32))`` is timm's ResNet-34 with a 3x3 stem of stride 1 and no max-pool.
 """
 
@@ -16,8 +16,8 @@ from datamodules.names import unknown_name
 
 #: backbones that need no other library -> channels of their convolutions, or widths of their layers
 SMALL_CNNS: Mapping[str, tuple[int, int, int, int]] = {
-    "small_cnn": (32, 64, 128, 256),
-    "small_cnn_wide": (64, 128, 256, 512),
+    "small_cnn": (24, 48, 96, 128),
+    "small_cnn_wide": (32, 64, 128, 256),
 }
 #: images whose smaller side has at most this many pixels get a stem that does not shrink them
 SMALL_IMAGE = 64

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import lightning as L
-import torch
 from torch import Tensor
 
 from datamodules.base import DataInfo

@@ -18,13 +18,14 @@ from benchmark.result import DONE, FAILED, MISSING, NOT_APPLICABLE, Outcome
 from benchmark.spec import MetricSpec, ProfileSpec, RowSpec, TableSpec
 
 
-def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Report:
+def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], data_notes: Sequence[str] = ()) -> Report:
     """Lays out ``outcomes`` as the table ``spec`` under ``profile``.
 
     Args:
         spec: the table.
         profile: name of one of its profiles.
         outcomes: what became of the planned cells, in any order; places without any are "missing".
+        data_notes: what is to be known of the data, e.g. the verdict of its audit.
 
     Raises:
         SpecError: if the table has no such profile.
@@ -52,7 +53,7 @@ def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> 
         references=spec.references,
         cells=marked,
         facts=fact_lines(spec, profile, outcomes),
-        notes=note_lines(spec, profile, outcomes, marked),
+        notes=note_lines(spec, profile, outcomes, marked, data_notes),
     )
 
 

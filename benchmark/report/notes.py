@@ -76,7 +76,11 @@ def _training(trains: Sequence[TrainArgs]) -> list[str]:
 
 
 def note_lines(
-    spec: TableSpec, profile: str, outcomes: Sequence[Outcome], cells: Sequence[ReportCell]
+    spec: TableSpec,
+    profile: str,
+    outcomes: Sequence[Outcome],
+    cells: Sequence[ReportCell],
+    data_notes: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """All notes, each once, from the general to the particular."""
     chosen = spec.profile(profile)
@@ -87,6 +91,7 @@ def note_lines(
         )
     lines += chosen.notes
     lines += [note for result in _results(outcomes) for note in result.notes]
+    lines += data_notes
     lines += spec.notes
     lines += _together((row.label, row.note) for row in spec.rows)
     lines += _together(

@@ -89,26 +89,26 @@ class AnnotatorNetwork(nn.Module):
         """
         # Tokens of width 20 gain nothing from lower precision: the casts would cost more than they save.
         with torch.autocast(features.device.type, enabled=False):
-            if alone:
-                return self._predict_alone(features, annotators)
-            return self._predict_together(features, annotators)
+            items = F.normalize(self.item_token(features), dim=-1)
+            return self._predict_alone(items, annotators) if alone else self._predict_together(items, annotators)
 
-    def _predict_together(self, features: Tensor, annotators: Tensor) -> Tensor:
-        item = F.normalize(self.item_token(features), dim=-1).unsqueeze(1)
-        tokens = torch.cat([item, self._annotator_tokens(annotators)], dim=1) * self.scale
+    def _predict_together(self, items: Tensor, annotators: Tensor) -> Tensor:
+        """Logits ``[B, K, C]`` from item tokens ``[B, E]`` and ids ``[B, K]``, one sequence an item."""
+        tokens = torch.cat([items.unsqueeze(1), self._annotator_tokens(annotators)], dim=1) * self.scale
         padded = F.pad(annotators < 0, (1, 0), value=False)
         encoded = self.encoder(tokens, src_key_padding_mask=padded)
         logits: Tensor = self.head(encoded[:, 1:])
         return logits
 
-    def _predict_alone(self, features: Tensor, annotators: Tensor) -> Tensor:
+    def _predict_alone(self, items: Tensor, annotators: Tensor) -> Tensor:
+        """Likewise, one sequence for each item and annotator."""
         n_items, width = annotators.shape
         per_pass = max(1, PAIRS_AT_ONCE // max(1, width))
         parts = []
-        for some_features, ids in zip(features.split(per_pass), annotators.split(per_pass), strict=True):
-            pairs = some_features.repeat_interleave(width, dim=0)
+        for some, ids in zip(items.split(per_pass), annotators.split(per_pass), strict=True):
+            pairs = some.repeat_interleave(width, dim=0)
             parts.append(self._predict_together(pairs, ids.reshape(-1, 1)).view(len(ids), width, -1))
-        return torch.cat(parts) if parts else features.new_zeros(n_items, width, self.n_classes)
+        return torch.cat(parts) if parts else items.new_zeros(n_items, width, self.n_classes)
 
     def _annotator_tokens(self, annotators: Tensor) -> Tensor:
         """Normalised embeddings ``[B, K, E]``; zeros, and no gradient, for an id of -1."""

@@ -11,7 +11,7 @@ import pytest
 from benchmark import registry
 from benchmark.spec import TableSpec
 
-PLUGIN = '''
+PLUGIN = """
 import os, signal, time
 import torch
 from datamodules.annotations import Annotations
@@ -85,7 +85,7 @@ class Slow(Linear):
 
 class NeedsImages(Linear):
     needs = frozenset({"images"})
-'''
+"""
 
 METHODS = {
     "linear": "Linear",

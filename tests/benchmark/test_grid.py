@@ -47,9 +47,7 @@ def run(spec: TableSpec, store: Store, **options: object) -> tuple[list[Outcome]
 
 
 def metrics(outcomes: Sequence[Outcome]) -> dict[tuple[str, str, int], dict[str, float | None]]:
-    return {
-        (at.row, at.column, at.cell.seed): at.result.metrics for at in outcomes if at.result is not None
-    }
+    return {(at.row, at.column, at.cell.seed): at.result.metrics for at in outcomes if at.result is not None}
 
 
 def test_a_second_run_and_swapped_rows_execute_no_cell(tmp_path: Path) -> None:

@@ -71,9 +71,7 @@ def test_an_unknown_profile_lists_those_there_are() -> None:
         ({"profiles": {"demo": {"dataset": "blobs", "seeds": 0, "train": {"max_epochs": 1}}}}, "profiles.demo.seeds"),
     ],
 )
-def test_a_wrong_yaml_is_refused_with_file_and_field(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
+def test_a_wrong_yaml_is_refused_with_file_and_field(tmp_path: Path, change: dict[str, object], message: str) -> None:
     document = {**tiny_spec("linear").model_dump(mode="json"), **change}
     path = tmp_path / "table1.yaml"
     path.write_text(canonical_json(document))  # JSON is YAML

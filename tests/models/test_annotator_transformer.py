@@ -63,7 +63,7 @@ def tiny_batch(n_items: int = 12, width: int = 3, seed: int = 0) -> dict[str, An
 
 def fitted(epochs: int = 4, callbacks: tuple[Callback, ...] = (), **kwargs: Any) -> AnnotatorTransformer:
     """Trained on a few digits; the trainer stays attached."""
-    datamodule = Digits("aggre", n_train=200, batch_size=64)
+    datamodule = Digits("aggre", n_train=120, batch_size=64)
     datamodule.setup()
     torch.manual_seed(0)
     method = AnnotatorTransformer(datamodule.info, **{**FAST, "lr": 0.005, **kwargs})
@@ -86,14 +86,16 @@ def fitted(epochs: int = 4, callbacks: tuple[Callback, ...] = (), **kwargs: Any)
 # --- contract ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", list(SETTINGS))
-@pytest.mark.parametrize("check", list(iter_checks(AnnotatorTransformer, **FAST)), ids=str)
-def test_contract(check: Any, setting: str) -> None:
-    if setting == "as_reported":
-        check()
-        return
-    again = {str(each): each for each in iter_checks(AnnotatorTransformer, setting=setting, **FAST)}
-    again[str(check)]()
+CHECKS = [
+    pytest.param(check, id=f"{setting}-{check}")
+    for setting in ("as_released", "annobench")
+    for check in iter_checks(AnnotatorTransformer, setting=setting, **FAST)
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(check: Any) -> None:
+    check()
 
 
 # --- skills -----------------------------------------------------------------------------------------
@@ -348,7 +350,7 @@ def test_golden_losses() -> None:
     assert losses == pytest.approx(GOLDEN, rel=0.02)
 
 
-GOLDEN = [0.0, 0.0, 0.0, 0.0]
+GOLDEN = [1.6463, 1.5338, 1.4561, 1.3846]
 
 
 def test_averaging_starts_where_lightnings_did() -> None:
@@ -410,9 +412,8 @@ def test_a_saved_state_predicts_the_same_bits() -> None:
     assert torch.equal(method.annotator_skill(), restored.annotator_skill())
 
 
-@pytest.mark.parametrize("setting", list(SETTINGS))
-def test_two_trainings_give_the_same_bits(setting: Any) -> None:
-    first, second = fitted(2, setting=setting).state_dict(), fitted(2, setting=setting).state_dict()
+def test_two_trainings_give_the_same_bits() -> None:
+    first, second = fitted(2, setting="as_released").state_dict(), fitted(2, setting="as_released").state_dict()
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 

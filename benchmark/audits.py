@@ -1,0 +1,31 @@
+"""The audit of a data set by name, for the command line and for the notes under tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmark.registry import dataset_class
+from datamodules.audit import Audit, audit
+
+
+def audit_dataset(name: str, regime: str | None = None, root: Path | None = None) -> tuple[str, Audit]:
+    """The regime that was looked at (default: the data set's own choice) and what its annotators are like.
+
+    Raises:
+        RegistryError, ValueError: for an unknown data set or regime (near names are listed).
+        DataNotFound: if its annotations are not there.
+    """
+    dataset = dataset_class(name)
+    chosen = regime or dataset.audit_regime or next(iter(dataset.regimes))
+    annotations, truth = dataset(chosen, root=root).annotations_for_audit()
+    return chosen, audit(annotations, truth)
+
+
+def audit_notes(names: Iterable[str], root: Path | None = None) -> list[str]:
+    """One sentence a data set: the verdict on whether its annotators differ at all."""
+    notes = []
+    for name in sorted(names):
+        regime, found = audit_dataset(name, root=root)
+        notes.append(f"Audit of {name} ({regime}): {found.verdict}")
+    return notes
