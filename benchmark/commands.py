@@ -278,14 +278,15 @@ def _check_table(name: str, folder: Path, store: Store, options: argparse.Namesp
     from benchmark import regression
 
     spec = registry.table_spec(name)
+    # read before anything runs: a gate without numbers to hold should say so at once, not after minutes
+    committed = None if options.update else regression.read_baseline(name, options.profile, folder)
     outcomes = _run_table(spec, options.profile, store, options)
     report = _report(spec, options.profile, outcomes)
-    if options.update:
+    if committed is None:
         if any(at.status not in (DONE, NOT_APPLICABLE) for at in outcomes):
             return [f"{name}: not all cells are done; nothing was written"]
         say(f"wrote {regression.write_baseline(report, folder)}")
         return []
-    committed = regression.read_baseline(name, options.profile, folder)
     return regression.render_moved(regression.compare(report, committed), name)
 
 

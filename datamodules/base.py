@@ -20,7 +20,7 @@ from torch import Tensor
 from datamodules.annotations import Annotations
 from datamodules.augment import Augmenter
 from datamodules.loader import BatchLoader, Source
-from datamodules.names import unknown_name
+from datamodules.names import UnknownName, unknown_name
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class CrowdDataModule(L.LightningDataModule):
             changes a batch.
 
     Raises:
-        ValueError: if ``regime`` is not one of :attr:`regimes` (near names are listed).
+        UnknownName: if ``regime`` is not one of :attr:`regimes` (near names are listed).
     """
 
     #: name in the registry
@@ -141,7 +141,7 @@ class CrowdDataModule(L.LightningDataModule):
     ) -> None:
         super().__init__()
         if regime not in self.regimes:
-            raise ValueError(unknown_name("regime", regime, self.regimes, where=f"data set {self.name!r}"))
+            raise UnknownName(unknown_name("regime", regime, self.regimes, where=f"data set {self.name!r}"))
         if not 0 < val_fraction < 1:
             raise ValueError(f"val_fraction is {val_fraction}; it must lie between 0 and 1")
         self.regime = regime

@@ -6,6 +6,10 @@ import difflib
 from collections.abc import Iterable
 
 
+class UnknownName(ValueError):
+    """A name that does not exist; the message lists near ones."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
     """One sentence for a name that does not exist, with near matches, else all that do.
 

@@ -1,0 +1,240 @@
+"""The command line as a user types it: what it prints, what it returns, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmark import cli, registry
+from benchmark.spec import canonical_json
+from tests.benchmark.conftest import tiny_spec
+
+HERE = str(Path(__file__).parents[2])
+
+
+@pytest.fixture
+def tiny_table(plugin: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The name of a table with a row that works and a row that fails, found as a plugin's."""
+    package = plugin / "bench_tables" / "tiny"
+    package.mkdir(parents=True)
+    (plugin / "bench_tables" / "__init__.py").write_text("")
+    for name, methods in (("table1", ("linear",)), ("broken", ("linear", "broken"))):
+        document = {**tiny_spec(*methods).model_dump(mode="json", exclude_none=True), "table": f"tiny/{name}"}
+        (package / f"{name}.yaml").write_text(canonical_json(document))
+    with (plugin / "bench_plugin-1.0.dist-info" / "entry_points.txt").open("a") as handle:
+        handle.write("\n[annobench.tables]\ntiny = bench_tables\n")
+    registry.tables.cache_clear()
+    monkeypatch.chdir(tmp_path)
+    yield "tiny/table1"
+    sys.modules.pop("bench_tables", None)
+
+
+def annobench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmark", *words],
+        capture_output=True,
+        text=True,
+        cwd=HERE,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+def test_run_prints_the_table_and_a_second_run_executes_nothing(
+    tiny_table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", tiny_table, "--profile", "demo", "--jobs", "2"]) == 0
+    first = capsys.readouterr()
+    assert "A tiny table" in first.out and "2 cell(s) to run" in first.err
+    assert cli.main(["run", tiny_table, "--profile", "demo"]) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out and "to run" not in second.err
+    assert Path("results/tables/demo/tiny/table1.md").read_text() in first.out
+
+
+def test_a_failing_cell_makes_the_status_1_and_the_last_line_tries_it_again(
+    tiny_table: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # benchopt#875: the exit code was wrong; here the other row is finished all the same
+    words = ["run", "tiny/broken", "--profile", "demo", "--jobs", "1"]
+    monkeypatch.setattr(sys, "argv", ["annobench", *words])
+    assert cli.main(words) == 1
+    said = capsys.readouterr()
+    assert "the oven is cold" in said.err
+    assert said.err.splitlines()[-1] == "to try these 2 cell(s) again: annobench " + " ".join(words)
+    assert cli.main(["status", "tiny/broken", "--profile", "demo", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["done"], status["failed"], status["missing"]) == (2, 2, 0)
+    assert {cell["reason"] for cell in status["cells"]} == {"", "RuntimeError: the oven is cold"}
+
+
+def test_table_prints_from_the_store_and_runs_nothing(tiny_table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["table", tiny_table, "--profile", "demo", "--format", "json"]) == 0
+    empty = json.loads(capsys.readouterr().out)
+    assert [cell["status"] for cell in empty["cells"]] == ["missing"]
+    assert not Path("results").exists(), "asking writes nothing"
+    for style in ("md", "csv", "tex", "html"):
+        assert cli.main(["table", tiny_table, "--profile", "demo", "--format", style]) == 0
+        assert "linear" in capsys.readouterr().out
+
+
+def test_the_gate_holds_says_what_moved_and_fails(
+    tiny_table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["check", tiny_table, "--leaderboards", str(tmp_path / "boards"), "--jobs", "2"]
+    assert cli.main([*words, "--update"]) == 0
+    assert cli.main(words) == 0
+    assert "every committed number holds" in capsys.readouterr().out
+    committed = next((tmp_path / "boards").rglob("table1.json"))
+    text = committed.read_text()
+    was = json.loads(text)["numbers"][0]["mean"]
+    committed.write_text(text.replace(repr(was), repr(was - 0.5)))
+    assert cli.main(words) == 1
+    moved = capsys.readouterr().out
+    assert "tiny/table1" in moved and "was" in moved and "allowed" in moved
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "lmnl/tabel2"], "unknown table: 'lmnl/tabel2'; did you mean lmnl/table2"),
+        (["run", "lmnl/table2", "--profile", "demo", "--methods", "cross_entrpy"], "did you mean cross_entropy"),
+        (["run", "lmnl/table2", "--profile", "demo", "--columns", "agre"], "did you mean aggre"),
+        (["run", "lmnl/table2", "--executor", "lokal"], "unknown executor: 'lokal'; did you mean local"),
+        (["table", "lmnl/table9"], "did you mean"),
+        (["data", "audit", "digit"], "unknown data set: 'digit'; did you mean digits"),
+        (["data", "prepare", "cifar10m"], "did you mean cifar10n"),
+        (["data", "audit", "digits", "--regime", "agre"], "did you mean aggre"),
+        (["claims", "lmln"], "unknown paper: 'lmln'; did you mean lmnl"),
+        (["check", "lmnl/table2", "--leaderboards", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_a_wrong_name_is_one_sentence_with_near_names_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said
+    assert not list(tmp_path.iterdir()), "nothing half written"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "COMMAND"),
+        (["run"], "TABLE"),
+        (["run", "lmnl/table2", "--seeds", "0"], "--seeds: it must be at least 1"),
+        (["run", "lmnl/table2", "--jobs", "many"], "--jobs: 'many' is not a whole number"),
+        (["run", "lmnl/table2", "--profile", "gpu"], "--profile: invalid choice: 'gpu'"),
+        (["run", "lmnl/table2", "--sed", "1"], "--sed"),
+        (["list", "method"], "invalid choice: 'method'"),
+    ],
+)
+def test_wrong_usage_names_the_argument(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_absent_data_is_one_sentence_that_names_files_folder_and_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # dragen1860/MAML-Pytorch#58: a dead link and no word on which file to put where
+    monkeypatch.setenv("ANNOBENCH_DATA", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "lmnl/table2", "--profile", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert "cifar10/train.parquet" in said or "CIFAR-10_human.pt" in said
+    assert str(tmp_path / "none") in said and "Traceback" not in said
+
+
+def test_a_fault_of_ours_is_told_from_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fault(options: object) -> int:
+        return {}["nothing"]  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(cli, "_dispatch", fault)
+    assert cli.main(["list", "methods"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "please report the text above" in said
+
+
+@pytest.mark.parametrize("kind", ["methods", "datasets", "regimes", "tables"])
+def test_list_json_is_one_document_with_name_and_source(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", kind, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert entries and all(entry["name"] and entry["source"] for entry in entries)
+
+
+def test_audit_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "audit", "digits", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) >= {
+        "n_items", "n_annotators", "n_annotations", "raw_agreement", "krippendorff_alpha",
+        "annotator_variance_ratio", "annotator_variance_p",
+    }  # fmt: skip
+    assert found["annotator_variance_ratio"] > 3, "the simulated annotators of digits differ"
+
+
+def test_audit_of_real_data_finds_what_the_facts_say(
+    real_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANNOBENCH_DATA", str(real_data))
+    ratios, p_values = {}, {}
+    for name in ("cifar10n", "cifar100n", "labelme"):
+        assert cli.main(["data", "audit", name, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        ratios[name], p_values[name] = found["annotator_variance_ratio"], found["annotator_variance_p"]
+    assert ratios["cifar10n"] == pytest.approx(1, abs=0.15) and p_values["cifar10n"] > 0.05
+    assert ratios["cifar100n"] > 10 and p_values["cifar100n"] < 0.01
+    assert ratios["labelme"] > 1.5 and p_values["labelme"] < 0.01
+
+
+def test_help_and_list_import_nothing_heavy() -> None:
+    for words in (["--help"], ["list", "methods"], ["list", "regimes"], ["list", "tables"]):
+        code = (
+            "import sys; sys.argv[1:] = {words!r}\nfrom benchmark.cli import main\n"
+            "try: main()\nexcept SystemExit: pass\n"
+            "heavy = {{'torch', 'lightning', 'sklearn', 'pandas', 'timm', 'scipy'}} & set(sys.modules)\n"
+            "assert not heavy, heavy"
+        ).format(words=words)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+def test_it_works_from_a_folder_with_packages_of_the_same_names(tmp_path: Path) -> None:
+    for name in ("models", "datamodules"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('not yours')")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmark", "data", "audit", "digits", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": HERE},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_annotators"] == 60
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m benchmark list regimes | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=HERE,
+        timeout=60,
+    )
+    assert done.stderr == "" and done.stdout.startswith("digits/")
