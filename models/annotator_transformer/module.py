@@ -101,7 +101,7 @@ class AnnotatorTransformer(CrowdModule):
         feedforward_dim: int = 20,
         dropout: float = 0.1,
         label_smoothing: float = 0.1,
-        fixmatch_coefficient: float = 1.0,
+        fixmatch_coefficient: float | None = None,
         fixmatch_threshold: float = 0.6,
         fixmatch_temperature: float = 1.0,
         swa: bool = True,
@@ -134,9 +134,10 @@ class AnnotatorTransformer(CrowdModule):
             training=training,
             inference=inference,
             consensus=consensus,
+            fixmatch_coefficient=fixmatch_coefficient,
         )
         self.label_smoothing = label_smoothing
-        self.fixmatch_coefficient = fixmatch_coefficient
+        self.fixmatch_coefficient = self.setting.fixmatch_coefficient
         self.fixmatch_threshold = fixmatch_threshold
         self.fixmatch_temperature = fixmatch_temperature
         self.swa_start = swa_start if swa else None

@@ -31,6 +31,7 @@ class Setting:
         training: an item's annotators in one sequence (``together``) or each with the image ``alone``.
         inference: likewise for the most skilled annotators, who make the consensus.
         consensus: by ``votes`` or by ``mean_probability``.
+        fixmatch_coefficient: weight of the FixMatch loss; 0: no FixMatch and no second batch.
 
     Raises:
         ValueError: for a value that does not exist or is out of range.
@@ -44,6 +45,7 @@ class Setting:
     training: SequenceMode
     inference: SequenceMode
     consensus: Consensus
+    fixmatch_coefficient: float
 
     def __post_init__(self) -> None:
         choices = {
@@ -72,6 +74,7 @@ SETTINGS: Mapping[str, Setting] = {
         training="together",
         inference="alone",
         consensus="votes",
+        fixmatch_coefficient=1.0,
     ),
     "as_released": Setting(
         lr=0.001556,
@@ -82,6 +85,7 @@ SETTINGS: Mapping[str, Setting] = {
         training="together",
         inference="together",
         consensus="votes",
+        fixmatch_coefficient=1.0,
     ),
     "annobench": Setting(
         lr=0.0016,
@@ -92,6 +96,7 @@ SETTINGS: Mapping[str, Setting] = {
         training="alone",
         inference="alone",
         consensus="mean_probability",
+        fixmatch_coefficient=0.0,
     ),
 }
 
