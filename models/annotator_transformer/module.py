@@ -116,7 +116,7 @@ class AnnotatorTransformer(CrowdModule):
         inference: str | None = None,
         consensus: str | None = None,
         n_inference_annotators: int = 7,
-        augmentation: str = "resized_crop_randaugment",
+        augmentation: str | None = None,
         weak_augmentation: str = "weak",
         strong_augmentation: str = "strong",
         lr: float | None = None,
@@ -134,6 +134,7 @@ class AnnotatorTransformer(CrowdModule):
             training=training,
             inference=inference,
             consensus=consensus,
+            augmentation=augmentation,
             fixmatch_coefficient=fixmatch_coefficient,
         )
         self.label_smoothing = label_smoothing
@@ -145,7 +146,7 @@ class AnnotatorTransformer(CrowdModule):
         share = max(1, int(estimation_share * data_info.n_annotators + 1e-9))
         self.n_estimation_annotators = min(share, estimation_annotators or share)
         self.n_inference_annotators = n_inference_annotators
-        self.augmentation = augmentation
+        self.augmentation = self.setting.augmentation
         self.fixmatch_views = {"weak": weak_augmentation, "strong": strong_augmentation}
         self.weight_decay = weight_decay
         self.lr_warmup = lr_warmup

@@ -31,6 +31,7 @@ class Setting:
         training: an item's annotators in one sequence (``together``) or each with the image ``alone``.
         inference: likewise for the most skilled annotators, who make the consensus.
         consensus: by ``votes`` or by ``mean_probability``.
+        augmentation: of the labelled view, and of the items that skills are estimated on.
         fixmatch_coefficient: weight of the FixMatch loss; 0: no FixMatch and no second batch.
 
     Raises:
@@ -45,6 +46,7 @@ class Setting:
     training: SequenceMode
     inference: SequenceMode
     consensus: Consensus
+    augmentation: str
     fixmatch_coefficient: float
 
     def __post_init__(self) -> None:
@@ -74,6 +76,7 @@ SETTINGS: Mapping[str, Setting] = {
         training="together",
         inference="alone",
         consensus="votes",
+        augmentation="resized_crop_randaugment",
         fixmatch_coefficient=1.0,
     ),
     "as_released": Setting(
@@ -85,6 +88,7 @@ SETTINGS: Mapping[str, Setting] = {
         training="together",
         inference="together",
         consensus="votes",
+        augmentation="resized_crop_randaugment",
         fixmatch_coefficient=1.0,
     ),
     "annobench": Setting(
@@ -96,6 +100,7 @@ SETTINGS: Mapping[str, Setting] = {
         training="alone",
         inference="alone",
         consensus="mean_probability",
+        augmentation="standard",
         fixmatch_coefficient=0.0,
     ),
 }

@@ -136,9 +136,7 @@ def test_a_wrong_name_is_one_sentence_with_near_names_and_status_2(
         (["list", "method"], "invalid choice: 'method'"),
     ],
 )
-def test_wrong_usage_names_the_argument(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_names_the_argument(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert ended.value.code == 2
@@ -203,11 +201,11 @@ def test_audit_of_real_data_finds_what_the_facts_say(
 def test_help_and_list_import_nothing_heavy() -> None:
     for words in (["--help"], ["list", "methods"], ["list", "regimes"], ["list", "tables"]):
         code = (
-            "import sys; sys.argv[1:] = {words!r}\nfrom benchmark.cli import main\n"
+            f"import sys; sys.argv[1:] = {words!r}\nfrom benchmark.cli import main\n"
             "try: main()\nexcept SystemExit: pass\n"
-            "heavy = {{'torch', 'lightning', 'sklearn', 'pandas', 'timm', 'scipy'}} & set(sys.modules)\n"
+            "heavy = {'torch', 'lightning', 'sklearn', 'pandas', 'timm', 'scipy'} & set(sys.modules)\n"
             "assert not heavy, heavy"
-        ).format(words=words)
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE, timeout=60)
         assert done.returncode == 0, done.stderr
 
