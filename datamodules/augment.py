@@ -106,7 +106,7 @@ def cutout(images: Tensor, generator: Generator) -> Tensor:
     """Paints a grey square of half the side (16 of 32 pixels) at a random place.
 
     Its centre is anywhere in the image. As in the released FixMatch code it is moved back inside at the top
-    and left border and cut at the other two.
+    and left border and cut at the other two. (There Pillow's rectangle includes its far edge: 17 pixels, not 16.)
     """
     batch, _, height, width = images.shape
     size = max(1, round(min(height, width) * _CUTOUT_SHARE))

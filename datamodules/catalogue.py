@@ -79,6 +79,15 @@ _CIFAR10_IMAGES = Part(
                 ("cifar-10-binary.tar.gz",),
             ),
         ),
+        "torchvision": (
+            KnownFile(
+                "cifar10/cifar-10-python.tar.gz",
+                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+                170_498_071,
+                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+                ("cifar-10-python.tar.gz",),
+            ),
+        ),
     },
 )
 

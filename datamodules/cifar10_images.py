@@ -1,14 +1,15 @@
 """CIFAR-10's images as uint8 tensors: decoded once, then read back from a cache.
 
-Read from the hub's parquet files (``img.bytes``, ``label``) or from the binary version
-``cifar-10-binary.tar.gz``, whose records are plain bytes. torchvision's own files are Python pickles of the
-same pixels and labels and are not read: nothing is ever unpickled.
+Read from the hub's parquet files (``img.bytes``, ``label``), from the binary version ``cifar-10-binary.tar.gz``,
+whose records are plain bytes, or from ``cifar-10-python.tar.gz``, which torchvision downloads and keeps beside the
+files it extracts. The last holds Python pickles; they are read as text of opcodes and never unpickled.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import pickletools
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -65,7 +66,7 @@ def load_images(root: str | Path | None) -> tuple[Images, Images]:
 
 
 def _load(found: Located, path: Path, split: str) -> Images:
-    read = _read_parquet if found.option == "parquet" else _read_binary
+    read = {"parquet": _read_parquet, "binary": _read_binary, "torchvision": _read_torchvision}[found.option]
     x, labels = cached(path, split, lambda: _guarded(read, path, split))
     is_jpeg = found.option == "parquet" and _first_image(path)[:2] == b"\xff\xd8"
     return Images(torch.from_numpy(x), torch.from_numpy(labels).long(), is_jpeg)
@@ -158,7 +159,46 @@ def _first_image(path: Path) -> bytes:
 
 def _read_binary(path: Path, split: str) -> Arrays:
     """Records of 3,073 bytes: the label, then 32 x 32 red, green and blue values, row by row."""
-    names = [f"data_batch_{number}.bin" for number in range(1, 6)] if split == "train" else ["test_batch.bin"]
+    blocks = [np.frombuffer(raw, dtype=np.uint8).reshape(-1, _RECORD) for raw in _members(path, split, ".bin")]
+    records = np.concatenate(blocks)
+    return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
+
+
+def _read_torchvision(path: Path, split: str) -> Arrays:
+    """Pickled batches, each a dictionary with ``data`` (pixels as in the binary version) and ``labels``."""
+    batches = [read_pickled_batch(raw) for raw in _members(path, split, "")]
+    images = np.concatenate([pixels for pixels, _ in batches])
+    return images, np.concatenate([labels for _, labels in batches])
+
+
+def read_pickled_batch(raw: bytes) -> Arrays:
+    """Pixels ``[N, 3, 32, 32]`` and labels ``[N]`` of one pickled batch, without unpickling it.
+
+    ``pickletools.genops`` lists the opcodes and runs none, so a file that carries code does nothing. The
+    labels are the whole numbers after the text ``labels``, the pixels the one text of N x 3,072 bytes.
+
+    Raises:
+        ValueError: if the file does not have this form.
+    """
+    labels: list[int] = []
+    pixels: bytes | None = None
+    after_labels = False
+    for opcode, argument, _ in pickletools.genops(raw):
+        if isinstance(argument, (str, bytes)) and opcode.name not in ("GLOBAL", "PUT", "GET"):
+            text = argument.encode("latin-1", "replace") if isinstance(argument, str) else argument
+            after_labels = text == b"labels"
+            pixels = text if len(text) >= _RECORD - 1 and len(text) % (_RECORD - 1) == 0 else pixels
+        elif after_labels and isinstance(argument, int) and opcode.name in ("INT", "BININT", "BININT1", "BININT2"):
+            labels.append(argument)
+    if pixels is None or len(pixels) != len(labels) * (_RECORD - 1):
+        raise ValueError(f"{len(labels)} labels and {len(pixels or b'')} bytes of pixels do not make a CIFAR-10 batch")
+    return np.frombuffer(pixels, dtype=np.uint8).reshape(-1, 3, 32, 32).copy(), np.array(labels, dtype=np.int64)
+
+
+def _members(path: Path, split: str, ending: str) -> list[bytes]:
+    """The batches of ``split`` in the archive ``path``, in order."""
+    stems = [f"data_batch_{number}" for number in range(1, 6)] if split == "train" else ["test_batch"]
+    names = [f"{stem}{ending}" for stem in stems]
     content: dict[str, bytes] = {}
     with tarfile.open(path, "r:gz") as archive:
         for member in archive:
@@ -168,6 +208,4 @@ def _read_binary(path: Path, split: str) -> Arrays:
     absent = [name for name in names if name not in content]
     if absent:
         raise ValueError(f"no {', '.join(absent)} in the archive")
-    blocks = [np.frombuffer(content[name], dtype=np.uint8).reshape(-1, _RECORD) for name in names]
-    records = np.concatenate(blocks)
-    return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
+    return [content[name] for name in names]

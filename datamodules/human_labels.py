@@ -6,6 +6,7 @@ ICLR 2022, https://github.com/UCSC-REAL/cifar-10-100n.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,7 @@ def read_workers(dataset: str, columns: Sequence[str], n_items: int, root: str |
     path = locate(dataset, "workers", root).paths[0]
     try:
         first, last, raw = _read_table(path, columns)
-    except (KeyError, ValueError, IndexError) as error:
+    except (KeyError, ValueError, IndexError, csv.Error) as error:
         raise describe_damage(dataset, "workers", path, f"cannot be read as a table of workers ({error})") from None
     length = last - first + 1
     covered = np.repeat(first, length) + np.arange(length.sum()) - np.repeat(length.cumsum() - length, length)
@@ -161,8 +162,6 @@ def read_workers(dataset: str, columns: Sequence[str], n_items: int, root: str |
 
 def _read_table(path: Path, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First and last item ``[rows]`` and worker ids ``[S, rows]``."""
-    import csv
-
     with path.open(newline="", encoding="utf-8") as stream:
         rows = [row for row in csv.DictReader(stream) if row["Image-batch"]]
     if not rows:

@@ -89,7 +89,7 @@ class BatchLoader:
         batch_size: items a batch.
         shuffle: whether each epoch has its own random order.
         seed: seed of order and augmentation.
-        epoch: tells the number of the current epoch; asked when an iteration starts.
+        epoch: tells the number of the current epoch; asked when the first batch is.
         device: where the batches go.
         num_workers: processes that gather items; 0: this one. Never changes a batch.
 
@@ -132,7 +132,7 @@ class BatchLoader:
         return len(self._sizes())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self._batches(self.epoch())
+        return self._batches()
 
     # --- within -------------------------------------------------------------------------------
 
@@ -145,7 +145,9 @@ class BatchLoader:
             sizes.append(rest)
         return sizes
 
-    def _batches(self, epoch: int) -> Iterator[dict[str, Any]]:
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        # asked with the first batch, not before: Lightning makes an iterator before it has restored the epoch
+        epoch = self.epoch()
         for number, (labelled, *unlabelled) in enumerate(self._gathered(self._rows(epoch))):
             batch: dict[str, Any] = self._with_views(labelled, self.views, epoch, number, "labelled")
             for part in unlabelled:

@@ -47,7 +47,13 @@ def check_triples(
 def _whole(kind: str, values: Any) -> Tensor:
     if isinstance(values, np.ndarray) and not values.flags.writeable:
         values = values.copy()  # torch warns of memory that it may not write to
-    column = torch.as_tensor(values)
+    try:
+        column = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise AnnotationError(
+            f"the {kind} column holds other things than numbers ({error}); give whole numbers, or read a table "
+            "with names by Annotations.from_frame"
+        ) from None
     if column.ndim != 1:
         raise AnnotationError(f"the {kind} column has shape {tuple(column.shape)}; it must have one axis")
     column = column.detach().cpu()
@@ -109,6 +115,9 @@ def read_table(
             f"no column {', '.join(absent)}; the table has {', '.join(map(str, frame.columns)) or 'none'}. "
             f"Rename its columns to {', '.join(COLUMNS)}"
         )
+    doubled = [name for name in COLUMNS if list(frame.columns).count(name) > 1]
+    if doubled:
+        raise AnnotationError(f"two columns are called {', '.join(doubled)}; keep one, or rename the other")
     for name in COLUMNS:
         missing = np.flatnonzero(frame[name].isna().to_numpy())
         if len(missing):

@@ -137,6 +137,15 @@ class AnnotatorTransformer(CrowdModule):
             augmentation=augmentation,
             fixmatch_coefficient=fixmatch_coefficient,
         )
+        _require_shares(
+            dropout=dropout,
+            label_smoothing=label_smoothing,
+            fixmatch_threshold=fixmatch_threshold,
+            swa_start=swa_start,
+            estimation_share=estimation_share,
+            lr_warmup=lr_warmup,
+        )
+        _require_counts(n_inference_annotators=n_inference_annotators, estimation_annotators=estimation_annotators)
         self.label_smoothing = label_smoothing
         self.fixmatch_coefficient = self.setting.fixmatch_coefficient
         self.fixmatch_threshold = fixmatch_threshold
@@ -328,3 +337,15 @@ class AnnotatorTransformer(CrowdModule):
     def annotator_skill(self) -> Tensor:
         """Estimated skill ``[R]``."""
         return self.skill
+
+
+def _require_shares(**arguments: float) -> None:
+    for name, value in arguments.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}; it must lie between 0 and 1")
+
+
+def _require_counts(**arguments: int | None) -> None:
+    for name, value in arguments.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; at least 1 is needed")

@@ -12,6 +12,7 @@ from benchmark import registry
 from benchmark.spec import TableSpec
 
 PLUGIN = """
+METHODS = "not a class"
 import os, signal, time
 import torch
 from datamodules.annotations import Annotations
@@ -78,6 +79,17 @@ class Killed(Linear):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Quits(Linear):
+    def training_step(self, batch, batch_idx):
+        raise SystemExit(0)
+
+
+class Interrupted(Linear):
+    def training_step(self, batch, batch_idx):
+        signal.raise_signal(signal.SIGINT)
+        return super().training_step(batch, batch_idx)
+
+
 class Slow(Linear):
     def on_train_epoch_start(self):
         time.sleep(0.2)
@@ -94,6 +106,10 @@ METHODS = {
     "broken": "Broken",
     "killed": "Killed",
     "slow": "Slow",
+    "quits": "Quits",
+    "interrupted": "Interrupted",
+    "no_class": "METHODS",
+    "wrong_class": "Blobs",
     "needs_images": "NeedsImages",
 }
 

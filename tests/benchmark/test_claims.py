@@ -94,8 +94,8 @@ def test_equivalence_needs_the_margin_not_the_absence_of_a_difference(difference
 
 def test_a_trend_over_columns() -> None:
     assert _verdict(FALLS, [0.0, 0.001, -0.001]).effect == pytest.approx(0.2)
-    assert _verdict(FALLS, [0.0, 0.001, -0.001]).verdict == "shown"
-    assert _verdict({**FALLS, "direction": "rising"}, [0.0, 0.001, -0.001]).verdict == "contradicted"
+    assert _verdict(FALLS, [0.0] * 6).verdict == "shown"
+    assert _verdict({**FALLS, "direction": "rising"}, [0.0] * 6).verdict == "contradicted"
 
 
 def test_what_rounding_leaves_of_equal_numbers_is_no_effect() -> None:
@@ -200,3 +200,12 @@ def test_markdown_and_json_hold_every_verdict(tmp_path: Path) -> None:
     assert [record["verdict"] for record in records] == ["shown", "not testable here"]
     assert [path.name for path in write_claims(verdicts, tmp_path)] == ["claims.md", "claims.json"]
     assert "No table here lists a claim" in to_markdown([])
+
+
+def test_few_seeds_that_agree_exactly_show_nothing() -> None:
+    # two seeds, both better by one test item: no spread, so an interval without width and p = 0 called it shown
+    assert _verdict(BETTER, [0.25, 0.25, 0.25]).verdict == "not shown"
+    few = _verdict(BETTER, [0.25, 0.25])
+    assert few.verdict == "not shown" and few.p == pytest.approx(0.5)
+    assert _verdict(BETTER, [-0.25] * 3).verdict == "not shown"
+    assert _verdict(BETTER, [0.25] * 6).verdict == "shown"

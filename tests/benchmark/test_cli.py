@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark import cli, registry
+from benchmark import audits, cli, registry
 from benchmark.spec import canonical_json
 from tests.benchmark.conftest import tiny_spec
 
@@ -236,3 +236,95 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         timeout=60,
     )
     assert done.stderr == "" and done.stdout.startswith("digits/")
+
+
+def test_a_part_of_a_table_is_run_and_the_rest_is_shown_as_the_store_has_it(
+    tiny_table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # running one row again wrote the other rows' numbers out of the table, published ones included
+    words = ["run", "tiny/broken", "--profile", "demo", "--seeds", "1", "--executor", "inline"]
+    assert cli.main([*words, "--methods", "linear"]) == 0, "only what was asked for counts"
+    capsys.readouterr()
+    assert cli.main([*words, "--methods", "broken"]) == 1
+    page = capsys.readouterr().out
+    assert "| linear | 0." in page
+    assert cli.main(["table", "tiny/broken", "--profile", "demo", "--seeds", "1"]) == 0
+    assert capsys.readouterr().out.strip() == page.strip()
+
+
+def test_a_failed_row_without_committed_numbers_fails_the_gate(
+    tiny_table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # a row added after the numbers were committed could fail, and "every committed number holds" with status 0
+    boards = tmp_path / "boards"
+    words = ["check", "--leaderboards", str(boards), "--executor", "inline"]
+    assert cli.main([*words, tiny_table, "--update"]) == 0
+    committed = boards / "gate" / "demo" / "tiny"
+    text = (committed / "table1.json").read_text()
+    (committed / "broken.json").write_text(text.replace("tiny/table1", "tiny/broken"))
+    capsys.readouterr()
+    assert cli.main([*words, "tiny/broken"]) == 1
+    assert "tiny/broken: broken / noisy: broken on blobs/noisy, seed 0 failed: RuntimeError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["no_class", "wrong_class"])
+def test_an_entry_point_that_names_no_method_says_so(plugin: Path, name: str) -> None:
+    # it came as a traceback out of jsonargparse
+    with pytest.raises(registry.RegistryError, match=f"{name}' from bench-plugin: .* is not a subclass of models.base"):
+        registry.method_class(name)
+
+
+def test_tables_of_something_else_than_a_package_are_named(plugin: Path) -> None:
+    with (plugin / "bench_plugin-1.0.dist-info" / "entry_points.txt").open("a") as handle:
+        handle.write("\n[annobench.tables]\ntiny = bench_plugin\n")
+    registry.tables.cache_clear()
+    with pytest.raises(registry.RegistryError, match="bench_plugin is not a package"):
+        registry.tables()
+
+
+def test_a_reader_that_leaves_early_does_not_make_a_failed_run_a_success(tiny_table: str, plugin: Path) -> None:
+    # `annobench run ... | head` under pipefail: the broken pipe gave status 0 and hid what had failed
+    line = (
+        f"set -o pipefail; {sys.executable} -m benchmark run tiny/broken --profile demo --seeds 1 --executor inline "
+        f"--results {plugin}/results | true"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(plugin)}
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=HERE, env=environment, timeout=120)
+    assert done.returncode == 1 and "to try these 1 cell(s) again" in done.stderr, done.stderr
+
+
+def test_a_terminal_that_knows_no_plus_minus_is_no_fault() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmark", "data", "audit", "digits"],
+        capture_output=True,
+        text=True,
+        cwd=HERE,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=120,
+    )
+    assert done.returncode == 0 and "Annotators differ" in done.stdout, done.stderr
+
+
+def test_an_empty_variable_means_the_default_results_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cli.RESULTS_VARIABLE, "")
+    assert cli.build_parser().parse_args(["status", "a/b"]).results == Path("results")
+
+
+def test_claims_of_a_profile_that_a_table_lacks_leave_that_table_out(
+    tiny_table: str, capsys: pytest.CaptureFixture[str], plugin: Path
+) -> None:
+    # one plugin's table with a demo profile alone broke `annobench claims --profile cpu` for all papers
+    path = plugin / "bench_tables" / "tiny" / "table1.yaml"
+    test = {"kind": "value", "metric": "test_accuracy", "row": "linear", "columns": ["noisy"], "above": 0.1}
+    document = {**json.loads(path.read_text()), "claims": [{"id": "it", "says": "it", "source": "x", "test": test}]}
+    path.write_text(json.dumps(document))
+    assert cli.main(["claims", "tiny", "--profile", "cpu"]) == 0
+    assert "No table here lists a claim" in capsys.readouterr().out
+
+
+def test_a_data_set_that_cannot_be_audited_costs_a_note_and_not_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise TypeError("missing argument 'folder'")
+
+    monkeypatch.setattr(audits, "audit_dataset", broken)
+    assert audits.audit_notes(["mine"]) == ["Audit of mine: could not be made (TypeError: missing argument 'folder')"]

@@ -20,6 +20,7 @@ from benchmark.resolve import build_data, resolve
 from benchmark.result import Outcome
 from benchmark.spec import SpecError, TableSpec
 from benchmark.store import Store
+from benchmark.worker import visible_device
 from tests.benchmark.conftest import tiny_spec
 
 pytestmark = pytest.mark.usefixtures("plugin")
@@ -116,6 +117,40 @@ def test_failures_are_rows_with_a_traceback_and_never_stop_the_others(tmp_path: 
     _, retried = run(tiny_spec("broken", "linear"), store)
     assert {at.row for at in retried} == {"broken"}, "a failure is tried again, a result is not"
     assert len(ran) == 8
+
+
+@pytest.mark.parametrize("executor", ["local", "inline"])
+def test_a_failure_that_cannot_be_recorded_is_a_failure_all_the_same(tmp_path: Path, executor: str) -> None:
+    # on a full disk or without the right to write, the cell was "missing" and its error was lost
+    (tmp_path / "failures").write_text("a file where a folder should be")
+    outcomes, _ = run(tiny_spec("broken", "linear"), Store(tmp_path), executor=executor)
+    assert {at.row: at.status for at in outcomes} == {"broken": "failed", "linear": "done"}
+    assert {at.reason.partition(" (this")[0] for at in outcomes} == {"RuntimeError: the oven is cold", ""}
+
+
+@pytest.mark.parametrize("executor", ["local", "inline"])
+def test_a_method_that_exits_fails_its_cell_alone(tmp_path: Path, executor: str) -> None:
+    # inline, a plugin's sys.exit(0) ended the grid with status 0 and nothing done
+    outcomes, _ = run(tiny_spec("quits", "linear"), Store(tmp_path), executor=executor)
+    assert {(at.row, at.status, at.reason) for at in outcomes} == {
+        ("quits", "failed", "SystemExit: 0"),
+        ("linear", "done", ""),
+    }
+
+
+def test_interrupting_an_inline_run_is_no_failure(tmp_path: Path) -> None:
+    # Lightning makes exit(1) of Ctrl-C and ignores the signal from then on
+    store = Store(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny_spec("interrupted"), store, executor="inline")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {at.status for at in survey(tiny_spec("interrupted").plan("demo"), store)} == {"missing"}
+
+
+def test_a_worker_takes_its_gpu_from_those_left_visible() -> None:
+    # with CUDA_VISIBLE_DEVICES=2,3 the first two jobs ran on the GPUs 0 and 1, which belong to somebody else
+    assert [visible_device(index, "2, 3") for index in (0, 1)] == ["2", "3"]
+    assert visible_device(1, None) == visible_device(1, "") == "1"
 
 
 def test_fail_fast_stops_at_the_first_failure(tmp_path: Path) -> None:

@@ -112,3 +112,11 @@ def test_another_table_cannot_be_held_against_it() -> None:
     committed = make_baseline(_report()).model_copy(update={"profile": "cpu"})
     with pytest.raises(RegressionError, match="cannot be held against"):
         compare(_report(), committed)
+
+
+def test_committed_numbers_are_finite(tmp_path: Path) -> None:
+    # no difference to NaN is ever too large: such a file passed whatever was measured
+    path = write_baseline(_report(), tmp_path)
+    path.write_text(path.read_text().replace('"mean": 0.81', '"mean": NaN', 1))
+    with pytest.raises(RegressionError, match="does not hold committed numbers"):
+        read_baseline("demo/small", "demo", tmp_path)

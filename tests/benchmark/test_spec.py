@@ -85,3 +85,24 @@ def test_values_for_a_column_that_does_not_exist_are_refused() -> None:
     document["rows"][0]["values"] = {"nosy": {"test_accuracy": 0.5}}
     with pytest.raises(ValueError, match="unknown column .*'nosy'; did you mean noisy"):
         TableSpec.model_validate(document)
+
+
+def test_wrong_training_arguments_name_table_profile_row_and_field() -> None:
+    # it was a traceback out of pydantic, "a fault in annobench"
+    profiles = {"demo": {"dataset": "blobs", "seeds": 1, "train": {"max_epoch": 3}}}
+    with pytest.raises(SpecError, match="tiny/table1, profile 'demo', 'train' of row 'linear': max_epoch: Extra"):
+        tiny_spec("linear", profiles=profiles).plan("demo")
+
+
+def test_a_papers_value_is_a_number() -> None:
+    # a YAML .nan came as far as the JSON of the table, where strict JSON has no word for it
+    rows = [{"name": "a", "label": "A", "method": "m", "values": {"noisy": {"test_accuracy": float("nan")}}}]
+    with pytest.raises(ValueError, match="finite"):
+        tiny_spec("a", rows=rows)
+
+
+def test_a_table_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table.yaml"
+    path.write_bytes(b"title: \xff")
+    with pytest.raises(SpecError, match="table.yaml: not valid YAML in UTF-8"):
+        load_table(path)

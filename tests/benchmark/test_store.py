@@ -12,7 +12,7 @@ import pytest
 
 from benchmark.result import Result
 from benchmark.spec import Cell, TrainArgs
-from benchmark.store import Store
+from benchmark.store import Store, StoreError
 
 CELL = Cell(method="m", dataset="d", regime="r", seed=0, train=TrainArgs(max_epochs=1), profile="demo")
 
@@ -91,3 +91,48 @@ def test_killing_a_writer_at_any_moment_leaves_a_whole_result_or_none(tmp_path: 
         with store.lock("abc"):
             store.sweep(CELL, "abc")
         assert not list((tmp_path / "cells").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b"", b"[]", b'{"error": 3}', b'{"cell": {}}'])
+def test_a_damaged_failure_record_is_still_a_failure(tmp_path: Path, damage: bytes) -> None:
+    # bytes that are not UTF-8, or an error that is no text, made a traceback of every command on the table
+    store = Store(tmp_path)
+    store.save_failure(CELL, "abc", "E: x", "trace")
+    (tmp_path / "failures" / "abc.json").write_bytes(damage)
+    assert store.failure("abc") == {"error": "the record of this failure cannot be read", "trace": ""}
+
+
+def test_a_damaged_record_that_cannot_be_moved_away_is_missing_and_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # another user's results folder: reading it must not depend on the right to tidy it up
+    store, said = Store(tmp_path), []
+    store.save(result("abc"))
+    (store.folder(CELL, "abc") / "result.json").write_text("{")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "rename", denied)
+    assert store.load(CELL, "abc", said.append) is None
+    assert "nor moved away (Permission denied)" in said[0]
+
+
+def test_a_results_folder_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
+    # a file in its place gave "[Errno 20] Not a directory: .../quarantine"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="is not a folder; name another results folder"):
+        Store(tmp_path / "file")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "locks").write_text("")
+    with pytest.raises(StoreError, match="odd cannot be written .*make room"):
+        Store(tmp_path / "odd").require_writable()
+    store = Store(tmp_path / "good")
+    store.require_writable()
+    assert not list(store.root.rglob(".*"))
+
+
+def test_a_log_that_cannot_be_written_does_not_end_a_grid(tmp_path: Path) -> None:
+    # a full disk: the line of the log raised in the parent, and all cells that were still to run were lost
+    (tmp_path / "log.jsonl").mkdir()
+    Store(tmp_path).log("cell")

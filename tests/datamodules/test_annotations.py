@@ -255,6 +255,7 @@ def test_reading_a_frame_warns_of_nothing() -> None:
     ("table", "options", "message"),
     [
         (frame().drop(columns="worker"), {}, "no column worker; the table has task, label.*Rename"),
+        (pd.concat([frame(), frame()[["label"]]], axis=1), {}, "two columns are called label; keep one"),
         (frame(task=["b", None, "b"]), {}, "row 1: no task; delete the row"),
         (frame(worker=[1, 2, float("nan")]), {}, "row 2: no worker; delete the row"),
         (frame(label=[0, float("nan"), 1]), {}, "row 1: no label; delete the row"),
@@ -297,6 +298,7 @@ def test_a_malformed_table_is_refused_by_row_and_remedy(table: pd.DataFrame, opt
         (([1, 0, 1], [0, 0, 0], [0, 0, 1]), "rows 0 and 2: annotator 0 labels item 1 twice; keep one"),
         (([0, 1], [0], [0, 0]), "columns of lengths"),
         (([[0]], [0], [0]), "item column has shape"),
+        (([0, 1], [0, 1], ["cat", "dog"]), "label column holds other things than numbers.*from_frame"),
         (([0], [0], [float("nan")]), "row 0: label is nan, not a whole number"),
     ],
 )

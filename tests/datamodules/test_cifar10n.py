@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import pickle
+import struct
 import tarfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +18,7 @@ import pytest
 import torch
 
 from datamodules import cifar10_images
-from datamodules.cifar10n import JPEG_NOTE, PUBLISHED, RANDOM, SIMULATED_NOTE, Cifar10N
+from datamodules.cifar10n import AGGREGATED, JPEG_NOTE, PUBLISHED, RANDOM, SIMULATED_NOTE, Cifar10N
 from datamodules.regimes import REGIMES
 
 if TYPE_CHECKING:
@@ -98,35 +102,73 @@ def test_jpeg_copies_are_named_as_such(twin: Twin) -> None:
     assert JPEG_NOTE in twin.module("aggre", root=twin.root).data.notes
 
 
-def _write_binary(path: Path, twin: Twin) -> None:
-    def records(start: int, stop: int, labels: np.ndarray) -> bytes:
-        return np.concatenate(
-            [labels.astype(np.uint8)[:, None], twin.pixels[start:stop].reshape(-1, 3072)], 1
-        ).tobytes()
-
+def _batches(twin: Twin) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Pixels ``[N, 3072]`` and labels ``[N]`` of the six official batches, by name."""
     step = N_TRAIN // 5
-    content = {
-        f"data_batch_{n + 1}.bin": records(
-            n * step, (n + 1) * step, twin.labels["clean_label"][n * step : (n + 1) * step]
-        )
-        for n in range(5)
-    }
-    content["test_batch.bin"] = records(N_TRAIN, N_TRAIN + N_TEST, np.arange(N_TEST) % 10)
+    parts = {f"data_batch_{n + 1}": slice(n * step, (n + 1) * step) for n in range(5)}
+    pixels = twin.pixels.reshape(-1, 3072)
+    found = {name: (pixels[part], twin.labels["clean_label"][part]) for name, part in parts.items()}
+    return {**found, "test_batch": (pixels[N_TRAIN:], np.arange(N_TEST) % 10)}
+
+
+def _write_archive(path: Path, content: dict[str, bytes]) -> None:
     with tarfile.open(path, "w:gz") as archive:
         for name, data in content.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member = tarfile.TarInfo(f"cifar-10-batches/{name}")
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
 
 
-def test_binary_archive_and_parquet_give_the_same_pixels(twin: Twin) -> None:
+def _binary(pixels: np.ndarray, labels: np.ndarray) -> bytes:
+    return np.concatenate([labels.astype(np.uint8)[:, None], pixels], 1).tobytes()
+
+
+def _pickled(pixels: np.ndarray, labels: np.ndarray) -> bytes:
+    batch = {"batch_label": "training batch 1 of 5", "labels": labels.tolist(), "data": pixels, "filenames": ["a.png"]}
+    return pickle.dumps(batch, protocol=2)
+
+
+def _pickled_by_python_2(pixels: np.ndarray, labels: np.ndarray) -> bytes:
+    """The official files' form: texts as BINSTRING, which Python 3 no longer writes."""
+    data = pixels.tobytes()
+    numbers = b"".join(b"K" + bytes([label]) for label in labels)
+    key = lambda name: b"U" + bytes([len(name)]) + name  # noqa: E731
+    return (
+        b"\x80\x02}q\x01(" + key(b"data") + b"T" + struct.pack("<i", len(data)) + data + b"q\x02"
+        + key(b"labels") + b"]q\x03(" + numbers + b"e" + key(b"batch_label") + key(b"testing batch 1 of 1") + b"u."
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("archive", "ending", "coded"),
+    [
+        ("cifar-10-binary.tar.gz", ".bin", _binary),
+        ("cifar-10-python.tar.gz", "", _pickled),
+        ("cifar-10-python.tar.gz", "", _pickled_by_python_2),
+    ],
+)
+def test_every_form_of_the_images_gives_the_same_pixels(
+    twin: Twin, archive: str, ending: str, coded: Callable[[np.ndarray, np.ndarray], bytes]
+) -> None:
     before = twin.module("aggre", root=twin.root).data
     for split in ("train", "test"):
         (twin.root / "cifar10" / f"{split}.parquet").unlink()
-    _write_binary(twin.root / "cifar10" / "cifar-10-binary.tar.gz", twin)
+    content = {f"{name}{ending}": coded(*batch) for name, batch in _batches(twin).items()}
+    _write_archive(twin.root / "cifar10" / archive, content)
     after = twin.module("aggre", root=twin.root).data
     for field in ("x", "test_x", "test_labels"):
         assert torch.equal(getattr(before, field), getattr(after, field))
+
+
+def test_a_pickle_in_torchvisions_archive_is_never_run(tmp_path: Path) -> None:
+    # a download that carries code: opcodes are listed, none is executed
+    class Code:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "run"),)
+
+    with pytest.raises(ValueError, match="do not make a CIFAR-10 batch"):
+        cifar10_images.read_pickled_batch(pickle.dumps({"data": Code(), "labels": [1, 2]}, protocol=2))
+    assert not (tmp_path / "run").exists()
 
 
 def test_second_load_decodes_nothing(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,14 +216,38 @@ def test_two_who_decode_at_once_both_get_the_images(twin: Twin, tmp_path: Path) 
 
 
 def _digests(twin: Twin) -> dict[str, str]:
-    return {regime: twin.module(regime, root=twin.root).digest() for regime in REAL_REGIMES}
+    return {regime: twin.module(regime, root=twin.root).digest() for regime in (*REAL_REGIMES, "simulated")}
 
 
-def test_changing_one_worse_label_changes_only_worst(twin: Twin) -> None:
+@pytest.mark.parametrize(
+    ("key", "readers"),
+    [
+        ("aggre_label", {"aggre"}),
+        ("worse_label", {"worst"}),
+        (RANDOM[0], {"aggre", "rand1"}),
+        (RANDOM[1], {"aggre", "rand2"}),
+        (RANDOM[2], {"aggre", "rand3"}),
+        # scored against, and simulated from
+        ("clean_label", {*REAL_REGIMES, "simulated"}),
+    ],
+)
+def test_one_changed_label_changes_the_regimes_that_read_it_and_no_other(
+    twin: Twin, key: str, readers: set[str]
+) -> None:
     before = _digests(twin)
-    twin.write_labels(worse_label=twin.edited("worse_label", 7))
+    twin.write_labels(**{key: twin.edited(key, 7)})
     after = _digests(twin)
-    assert {regime for regime in REAL_REGIMES if before[regime] != after[regime]} == {"worst"}
+    assert {regime for regime in before if before[regime] != after[regime]} == readers
+
+
+def test_one_changed_worker_changes_every_regime_but_clean(twin: Twin) -> None:
+    before = _digests(twin)
+    twin.workers[4, 0] = (twin.workers[4, 0] + 1) % N_WORKERS
+    twin.write_workers()
+    after = _digests(twin)
+    # a row holds the workers of all three slots; the first labels for aggre, rand1, worst and simulated
+    changed = {regime for regime in before if before[regime] != after[regime]}
+    assert changed == {"aggre", "rand1", "worst", "simulated"}
 
 
 def test_digest_reads_no_image_and_follows_the_image_file(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +269,23 @@ def test_real_noise_rates_are_the_published_ones(real_data: Path, regime: str) -
     noise = 100 * float((labels.aggregated != labels.clean).double().mean())
     assert round(noise, 2) == percent[regime]
     assert labels.annotations.n_annotators == (1 if regime == "clean" else 747)
+
+
+def test_real_class_counts_and_per_class_noise_are_the_published_ones(real_data: Path) -> None:
+    # the loader accepts a few edited labels; the published file itself must match to the last label
+    for regime, key in AGGREGATED.items():
+        labels = Cifar10N(regime, root=real_data).label_set
+        assert tuple(torch.bincount(labels.aggregated, minlength=10).tolist()) == PUBLISHED[key].counts
+    per_class = {
+        "aggre": [0.057, 0.052, 0.069, 0.175, 0.169, 0.108, 0.100, 0.045, 0.026, 0.101],
+        "rand1": [0.152, 0.153, 0.160, 0.257, 0.240, 0.177, 0.173, 0.105, 0.121, 0.186],
+        "worst": [0.350, 0.408, 0.368, 0.513, 0.512, 0.420, 0.406, 0.278, 0.317, 0.449],
+    }
+    for regime, expected in per_class.items():
+        labels = Cifar10N(regime, root=real_data).label_set
+        wrong = (labels.aggregated != labels.clean).double()
+        found = torch.zeros(10, dtype=torch.float64).index_add_(0, labels.clean, wrong) / 5000
+        assert found.tolist() == pytest.approx(expected, abs=6e-4)
 
 
 def test_real_label_sets_cannot_be_mistaken_for_each_other() -> None:

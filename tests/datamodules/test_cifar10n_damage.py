@@ -93,6 +93,14 @@ def test_workers_row_cut_in_the_middle_is_named(twin: Twin) -> None:
         _ = twin.module("aggre", root=twin.root).data
 
 
+def test_workers_table_that_is_no_csv_at_all_is_refused(twin: Twin) -> None:
+    # the reader of the csv module has an error of its own, which is no ValueError
+    path = twin.write_workers()
+    path.write_text(path.read_text() + '"' + "0" * 200_000)
+    with pytest.raises(DataDamaged, match="cannot be read as a table of workers"):
+        _ = twin.module("aggre", root=twin.root).data
+
+
 def test_truncated_image_file_is_refused_in_one_sentence(twin: Twin) -> None:
     path = twin.root / "cifar10" / "train.parquet"
     path.write_bytes(path.read_bytes()[:5000])

@@ -59,7 +59,7 @@ def assert_same(first: BatchLoader, second: BatchLoader) -> None:
             assert name == other and torch.equal(left, right), name
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 def test_batches_are_the_same_to_the_last_bit_for_any_number_of_workers(workers: int) -> None:
     """pytorch/pytorch#5059 (check 21): with draws in the workers, streams depended on their number."""
     assert_same(make_loader(), make_loader(num_workers=workers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
@@ -11,14 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim.swa_utils import update_bn
 
 from benchmark.testing import iter_checks
 from datamodules.base import DataInfo
-from datamodules.digits import Digits
 from models.annotator_transformer.losses import fixmatch_loss, supervised_loss
 from models.annotator_transformer.module import AnnotatorTransformer
 from models.annotator_transformer.settings import SETTINGS, resolve_setting
@@ -29,7 +25,6 @@ from models.annotator_transformer.skills import (
     smoothed_skill,
     vote_consensus,
 )
-from models.annotator_transformer.swa import averaging_start
 from models.optimisers import build_optimiser
 
 INFO = DataInfo(n_classes=5, n_annotators=9, input_shape=(1, 8, 8))
@@ -60,28 +55,6 @@ def tiny_batch(n_items: int = 12, width: int = 3, seed: int = 0) -> dict[str, An
         }
 
     return {**part(("x",)), "unlabeled": part(("weak", "strong"))}
-
-
-def fitted(epochs: int = 4, callbacks: tuple[Callback, ...] = (), **kwargs: Any) -> AnnotatorTransformer:
-    """Trained on a few digits; the trainer stays attached."""
-    datamodule = Digits("aggre", n_train=120, batch_size=64)
-    datamodule.setup()
-    torch.manual_seed(0)
-    method = AnnotatorTransformer(datamodule.info, **{**FAST, "lr": 0.005, **kwargs})
-    datamodule.request(method.train_views(), method.unlabeled_views())
-    trainer = L.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        callbacks=list(callbacks),
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        deterministic=True,
-    )
-    trainer.fit(method, datamodule=datamodule)
-    return method
 
 
 # --- contract ---------------------------------------------------------------------------------------
@@ -322,6 +295,10 @@ def test_single_arguments_override_and_may_name_a_setting() -> None:
         ({"skill_prior": (0.0, 1.0)}, "skill_prior"),
         ({"skill_warmup": 25.0}, "fraction of the epochs"),
         ({"n_heads": 3}, "does not divide"),
+        ({"swa_start": 80}, "swa_start is 80; it must lie between 0 and 1"),
+        ({"fixmatch_threshold": 1.5}, "fixmatch_threshold is 1.5"),
+        ({"n_inference_annotators": 0}, "n_inference_annotators is 0; at least 1"),
+        ({"estimation_annotators": 0}, "estimation_annotators is 0; at least 1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
@@ -335,7 +312,7 @@ def test_a_third_of_747_annotators_is_249() -> None:
     assert AnnotatorTransformer(info, estimation_annotators=31, **FAST).n_estimation_annotators == 31
 
 
-# --- training ---------------------------------------------------------------------------------------
+# --- training steps ---------------------------------------------------------------------------------
 
 
 def test_golden_losses() -> None:
@@ -354,86 +331,9 @@ def test_golden_losses() -> None:
 GOLDEN = [1.6223, 1.5515, 1.4971, 1.4557]
 
 
-def test_averaging_starts_where_lightnings_did() -> None:
-    assert [averaging_start(0.8, epochs) for epochs in (100, 200, 5, 2, 1)] == [79, 159, 3, 1, 1]
-
-
-class WeightsOfEpochs(Callback):
-    """Copies of the network's parameters at the end of each epoch, and the learning rate of its steps."""
-
-    def __init__(self) -> None:
-        self.weights: list[list[Tensor]] = []
-        self.rates: list[float] = []
-
-    def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
-        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.weights.append([p.detach().clone() for p in pl_module.network.parameters()])
-
-
-def test_what_is_reported_are_the_averaged_weights() -> None:
-    # checks.md 18 (pytorch-lightning#6074): a file saved under SWA held the raw weights.
-    seen = WeightsOfEpochs()
-    method = fitted(6, (seen,), swa_start=0.8)
-    assert averaging_start(0.8, 6) == 3 and len(seen.weights) == 6
-    for own, *epochs in zip(method.network.parameters(), *seen.weights[3:], strict=True):
-        torch.testing.assert_close(own.detach(), torch.stack(epochs).mean(0), rtol=1e-4, atol=1e-6)
-    steps = len(seen.rates) // 6
-    assert len(set(seen.rates[3 * steps :])) == 1 and len(set(seen.rates[: 3 * steps])) > 1
-
-
-def test_batch_norm_statistics_are_those_of_the_averaged_weights() -> None:
-    method = fitted(5)
-    fresh = copy.deepcopy(method.network.backbone)
-
-    def inputs() -> Iterator[Tensor]:
-        for batch in method.trainer.datamodule.train_dataloader():
-            yield from method._batch_norm_inputs(batch)
-
-    update_bn(inputs(), fresh)
-    for name, value in fresh.state_dict().items():
-        torch.testing.assert_close(method.network.backbone.state_dict()[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_without_averaging_the_last_epoch_is_kept() -> None:
-    seen = WeightsOfEpochs()
-    method = fitted(3, (seen,), swa=False, fixmatch_coefficient=0.0)
-    assert all(torch.equal(a, b) for a, b in zip(method.network.parameters(), seen.weights[-1], strict=True))
-
-
-def test_a_saved_state_predicts_the_same_bits() -> None:
-    method = fitted(3).eval()
-    info = method.data_info
-    restored = AnnotatorTransformer(info, **FAST).eval()
-    restored.load_state_dict(method.state_dict())
-    x = torch.rand(7, *info.input_shape)
-    with torch.no_grad():
-        assert torch.equal(method.predict_consensus(x), restored.predict_consensus(x))
-    assert torch.equal(method.annotator_skill(), restored.annotator_skill())
-
-
-def test_two_trainings_give_the_same_bits() -> None:
-    first, second = fitted(2, setting="as_released").state_dict(), fitted(2, setting="as_released").state_dict()
-    assert all(torch.equal(value, second[name]) for name, value in first.items())
-
-
-def test_skills_start_from_agreement_with_the_majority_and_then_follow_the_model() -> None:
-    started = fitted(2, setting="as_released", skill_warmup=1.0)
-    annotations = started.trainer.datamodule.train_annotations
-    majority = annotations.majority(0)
-    counts = torch.zeros(2, annotations.n_annotators)
-    for item, who, label in zip(annotations.items, annotations.annotators, annotations.labels, strict=True):
-        counts[:, who] += torch.tensor([float(label == majority[item]), 1.0])
-    torch.testing.assert_close(started.skill, (5 + counts[0]) / (7 + counts[1]))
-    followed = fitted(2, setting="as_released", skill_warmup=0.5)
-    assert not torch.equal(followed.skill, started.skill)
-    assert float(followed.trainer.callback_metrics["mean_skill"]) == pytest.approx(float(followed.skill.mean()))
-
-
-def test_uniform_skills_are_the_prior_mean_before_the_warmup_ends() -> None:
-    method = fitted(1, setting="as_reported", skill_warmup=1.0)
-    torch.testing.assert_close(method.skill, torch.full_like(method.skill, 2 / 7))
+def test_without_fixmatch_no_second_batch_is_asked_for() -> None:
+    assert built(fixmatch_coefficient=0.0).unlabeled_views() == {}
+    assert set(built().unlabeled_views()) == {"weak", "strong"}
 
 
 def test_skills_need_the_datamodule() -> None:
@@ -441,8 +341,3 @@ def test_skills_need_the_datamodule() -> None:
     method.trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     with pytest.raises(RuntimeError, match="datamodule="):
         method.on_train_start()
-
-
-def test_without_fixmatch_no_second_batch_is_asked_for() -> None:
-    assert built(fixmatch_coefficient=0.0).unlabeled_views() == {}
-    assert set(built().unlabeled_views()) == {"weak", "strong"}

@@ -81,6 +81,18 @@ def test_pretrained_without_weights_names_the_file(monkeypatch: pytest.MonkeyPat
         build_backbone("small_cnn", (3, 32, 32), pretrained=True)
 
 
+def test_pretrained_without_a_network_ends_at_once_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the same with timm's and the hub's own code, as HF_HUB_OFFLINE=1 and an empty cache have it
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors.*timm/resnet18"):
+        build_backbone("resnet18", (3, 32, 32), pretrained=True)
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_local_weights_load_without_the_replaced_stem(tmp_path: Path, suffix: str) -> None:
     source = timm.create_model("resnet18", num_classes=10)
