@@ -23,9 +23,16 @@ def audit_dataset(name: str, regime: str | None = None, root: Path | None = None
 
 
 def audit_notes(names: Iterable[str], root: Path | None = None) -> list[str]:
-    """One sentence a data set: the verdict on whether its annotators differ at all."""
+    """One sentence a data set: the verdict on whether its annotators differ at all.
+
+    A data set that cannot be audited (a plugin's that needs arguments, say) gets a sentence that says so: hours
+    of results are not to be lost for a note.
+    """
     notes = []
     for name in sorted(names):
-        regime, found = audit_dataset(name, root=root)
-        notes.append(f"Audit of {name} ({regime}): {found.verdict}")
+        try:
+            regime, found = audit_dataset(name, root=root)
+            notes.append(f"Audit of {name} ({regime}): {found.verdict}")
+        except Exception as error:
+            notes.append(f"Audit of {name}: could not be made ({type(error).__name__}: {error})")
     return notes

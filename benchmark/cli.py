@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
@@ -28,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("annobench: interrupted; what was done is kept, the same command goes on from there", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left, as `head` does
-        return EXIT_OK
+        _silence()
+        return EXIT_OK if options.command in {"list", "table", "status", "data", "claims"} else EXIT_INCOMPLETE
     except Exception as error:
         if not _is_expected(error):
             return _unexpected()
@@ -40,9 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     from benchmark import commands
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no "±" gets "?" rather than nothing
+            stream.reconfigure(errors="replace")
     status: int = getattr(commands, options.call)(options)
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence()
     return status
+
+
+def _silence() -> None:
+    """Lets what is still to be printed go nowhere: the reader left, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_expected(error: BaseException) -> bool:
@@ -170,7 +182,7 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results",
         type=Path,
-        default=Path(os.environ.get(RESULTS_VARIABLE, "results")),
+        default=Path(os.environ.get(RESULTS_VARIABLE) or "results"),
         metavar="DIR",
         help=f"results folder; default: ${RESULTS_VARIABLE} or ./results",
     )

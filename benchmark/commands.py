@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,16 +49,12 @@ def run(options: argparse.Namespace) -> int:
     complete = True
     for spec in specs:
         profile = options.profile or _default_profile(spec)
+        store = Store(options.results)
         outcomes = _run_table(
-            spec,
-            profile,
-            Store(options.results),
-            options,
-            seeds=options.seeds,
-            methods=options.methods,
-            columns=options.columns,
+            spec, profile, store, options, seeds=options.seeds, methods=options.methods, columns=options.columns
         )
-        _write_and_print(spec, profile, outcomes, options)
+        beside = _beside(spec, profile, store, outcomes, options.seeds)
+        _write_and_print(spec, profile, [*outcomes, *beside], options)
         complete = _tell_incomplete(outcomes, options) and complete
     return 0 if complete else 1
 
@@ -191,11 +189,11 @@ def claims(options: argparse.Namespace) -> int:
 
 
 def _measured_profiles(spec: TableSpec, store: Store, named: str | None) -> list[str]:
-    """The profile ``named``, else those of which ``store`` holds at least one cell."""
+    """The profile ``named`` if the table has it, else those of which ``store`` holds at least one cell."""
     from datamodules.files import DataNotFound
 
     if named is not None:
-        return [named]
+        return [named] if named in spec.profiles else []
     found: list[str] = []
     for profile in spec.profiles:
         try:
@@ -226,11 +224,27 @@ def _run_table(
     missing = {at.digest for at in outcomes if at.status in (MISSING, FAILED)}
     if not missing:
         return outcomes
-    jobs = options.jobs or default_jobs(_gpu_count())
+    jobs = min(options.jobs or default_jobs(_gpu_count()), len(missing))
+    store.require_writable()
     say(f"{spec.table}, profile {profile}: {len(missing)} cell(s) to run, {jobs} at a time; results in {store.root}")
     grid = GridOptions(jobs, options.executor, options.fail_fast, num_workers=options.workers)
     with GridProgress(len(missing)) as progress:
         return run_grid(outcomes, store, grid, progress)
+
+
+def _beside(spec: TableSpec, profile: str, store: Store, asked: Sequence[Outcome], seeds: int | None) -> list[Outcome]:
+    """What the store has of the places of a table that were not asked for: its page is of the whole table."""
+    from benchmark.grid import survey
+    from datamodules.files import DataError
+
+    places = {(at.row, at.column) for at in asked}
+    found: list[Outcome] = []
+    for plan in spec.plan(profile, seeds=seeds):
+        if (plan.row, plan.column) not in places:
+            # nobody asked for it, so nobody need have its data or its plugin
+            with suppress(DataError, SpecError, registry.RegistryError):
+                found += survey([plan], store, warn=say)
+    return found
 
 
 def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Report:
@@ -253,7 +267,7 @@ def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], opt
 
         for folder in [options.results / "tables" / profile] + ([options.publish] if options.publish else []):
             written += write_figure(spec, profile, outcomes, folder)
-    print(render(report, "md"))
+    _show(render(report, "md"))
     for path in written:
         say(f"wrote {path}")
 
@@ -282,12 +296,15 @@ def _check_table(name: str, folder: Path, store: Store, options: argparse.Namesp
     committed = None if options.update else regression.read_baseline(name, options.profile, folder)
     outcomes = _run_table(spec, options.profile, store, options)
     report = _report(spec, options.profile, outcomes)
-    if committed is None:
-        if any(at.status not in (DONE, NOT_APPLICABLE) for at in outcomes):
-            return [f"{name}: not all cells are done; nothing was written"]
-        say(f"wrote {regression.write_baseline(report, folder)}")
-        return []
-    return regression.render_moved(regression.compare(report, committed), name)
+    # a row without committed numbers holds nothing, but its failure must not pass
+    lacking = [at for at in outcomes if at.status not in (DONE, NOT_APPLICABLE)]
+    lines = [f"{name}: {at.row} / {at.column}: {at.cell.describe()} {at.status}: {at.reason}" for at in lacking]
+    if committed is not None:
+        return [*regression.render_moved(regression.compare(report, committed), name), *lines]
+    if lacking:
+        return [*lines, f"{name}: not all cells are done; nothing was written"]
+    say(f"wrote {regression.write_baseline(report, folder)}")
+    return []
 
 
 def _default_profile(spec: TableSpec) -> str:
@@ -331,6 +348,14 @@ def _tell_files(states: Sequence[Any], as_json: bool) -> int:
     else:
         _print_columns([(at.status, str(at.path), at.detail) for at in states] or [("ok", "nothing to fetch", "")])
     return 0 if all(at.status == "ok" for at in states) else 1
+
+
+def _show(text: str) -> None:
+    """Prints ``text``; a reader that leaves early (``| head``) does not keep us from telling what failed."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_json(value: Any) -> None:

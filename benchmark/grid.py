@@ -9,7 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -87,9 +88,8 @@ def run_grid(outcomes: Sequence[Outcome], store: Store, options: GridOptions, li
         if outcome.status in (MISSING, FAILED):
             todo.setdefault(outcome.digest, outcome)
     runner = _run_inline if options.executor == "inline" else _run_local
-    if todo:
-        runner(list(todo.values()), store, options, listener)
-    return [_refreshed(outcome, store) for outcome in outcomes]
+    ended = {at.digest: at for at in runner(list(todo.values()), store, options, listener)} if todo else {}
+    return [_with_unrecorded(_refreshed(outcome, store), ended.get(outcome.digest)) for outcome in outcomes]
 
 
 def default_jobs(gpus: int) -> int:
@@ -131,47 +131,64 @@ def _job(outcome: Outcome, store: Store, options: GridOptions, gpu: int | None =
     return Job(outcome.cell, outcome.digest, store.root, options.root, options.num_workers, gpu)
 
 
-def _report(outcome: Outcome, store: Store, listener: Listener) -> Outcome:
+def _with_unrecorded(fresh: Outcome, ended: Outcome | None) -> Outcome:
+    """``fresh``, or as it ``ended`` where it failed and not even that could be written."""
+    if fresh.status == MISSING and ended is not None and ended.status == FAILED:
+        return replace(fresh, status=FAILED, reason=ended.reason)
+    return fresh
+
+
+def _report(outcome: Outcome, store: Store, listener: Listener, error: str) -> Outcome:
+    """Tells how a cell ended; ``error`` is what is known of it where the store has no record."""
     fresh = _refreshed(outcome, store)
+    if fresh.status == MISSING:
+        fresh = replace(fresh, status=FAILED, reason=f"{error} (this could not be recorded in {store.root})")
     store.log("cell", cell=outcome.cell.describe(), digest=outcome.digest, status=fresh.status, error=fresh.reason)
     listener.finished(fresh)
     return fresh
 
 
-def _run_inline(todo: list[Outcome], store: Store, options: GridOptions, listener: Listener) -> None:
-    """All in this process, one after another: for debuggers and profilers."""
+def _run_inline(todo: list[Outcome], store: Store, options: GridOptions, listener: Listener) -> list[Outcome]:
+    """All in this process, one after another: for debuggers and profilers. Returns how each cell ended."""
+    done: list[Outcome] = []
     for outcome in todo:
         listener.started(outcome)
+        error = ""
         try:
             work(_job(outcome, store, options), on_epoch=partial(listener.epoch, outcome))
-        except Exception as error:
-            if store.failure(outcome.digest) is None:
-                store.save_failure(outcome.cell, outcome.digest, one_line(error), "")
-        if _report(outcome, store, listener).status == FAILED and options.fail_fast:
-            return
+        except (Exception, SystemExit) as raised:
+            error = one_line(raised)
+        done.append(_report(outcome, store, listener, error))
+        if done[-1].status == FAILED and options.fail_fast:
+            break
+    return done
 
 
-def _run_local(todo: list[Outcome], store: Store, options: GridOptions, listener: Listener) -> None:
-    """A process a cell, forked from a server that has imported torch once."""
+def _run_local(todo: list[Outcome], store: Store, options: GridOptions, listener: Listener) -> list[Outcome]:
+    """A process a cell, forked from a server that has imported torch once. Returns how each cell ended."""
     context = _worker_context()
     waiting = list(todo)
     running: list[_Running] = []
+    done: list[Outcome] = []
     gpus = _gpu_count()
+    jobs = min(options.jobs, len(todo))
     try:
         while waiting or running:
-            free = sorted(set(range(options.jobs)) - {at.slot for at in running})
+            free = sorted(set(range(jobs)) - {at.slot for at in running})
             for slot in free[: len(waiting)]:
                 running.append(_start(context, waiting.pop(0), slot, gpus, store, options))
                 listener.started(running[-1].outcome)
             for ended in _collect(running, listener):
                 running.remove(ended)
-                if _settle(ended, store, listener).status == FAILED and options.fail_fast:
+                done.append(_settle(ended, store, listener))
+                if done[-1].status == FAILED and options.fail_fast:
                     waiting.clear()
                     _end(running)
                     running.clear()
                     break
     finally:
         _end(running)
+    return done
 
 
 def _worker_context() -> ForkServerContext:
@@ -244,10 +261,11 @@ def _settle(ended: _Running, store: Store, listener: Listener) -> Outcome:
     ended.lifeline.close()
     ended.channel.close()
     outcome = ended.outcome
+    why = ended.message[1] if ended.message and ended.message[0] == "failed" else _death(ended.process.exitcode)
     if ended.message in (None, ("gone",)) and store.load(outcome.cell, outcome.digest) is None:
-        why = _death(ended.process.exitcode)
-        store.save_failure(outcome.cell, outcome.digest, why, f"{outcome.cell.describe()}: {why}")
-    return _report(outcome, store, listener)
+        with suppress(OSError):
+            store.save_failure(outcome.cell, outcome.digest, why, f"{outcome.cell.describe()}: {why}")
+    return _report(outcome, store, listener, why)
 
 
 def _death(exit_code: int | None) -> str:

@@ -107,8 +107,13 @@ def tables() -> dict[str, Entry]:
     """All tables by name ``<paper>/<table>``; the target is the path of the YAML."""
     found = {name: Entry(name, str(path), BUILT_IN) for name, path in _yaml_in(TABLES_FOLDER).items()}
     for point in entry_points(group=GROUPS["tables"]):
-        folder = Path(str(_import(point.value, Entry(point.name, point.value, _source(point))).__path__[0]))
-        for name, path in _yaml_in(folder).items():
+        package = _import(point.value, Entry(point.name, point.value, _source(point)))
+        if not hasattr(package, "__path__"):
+            raise RegistryError(
+                f"the tables {point.name!r} from {_source(point)}: {point.value} is not a package, "
+                "that is, a folder with tables in it; correct the entry point"
+            )
+        for name, path in _yaml_in(Path(str(package.__path__[0]))).items():
             if name in found:
                 raise RegistryError(f"two tables are named {name!r}; one comes from {_source(point)}: rename it")
             found[name] = Entry(name, str(path), _source(point))
@@ -130,12 +135,16 @@ def method_class(name: str) -> type[CrowdModule]:
     Raises:
         RegistryError: if there is none (near names are listed) or its package cannot be imported.
     """
-    return _load("method", name, methods())
+    from models.base import CrowdModule
+
+    return _load("method", name, methods(), CrowdModule)
 
 
 def dataset_class(name: str) -> type[CrowdDataModule]:
     """The data set ``name``; errors as for :func:`method_class`."""
-    return _load("data set", name, datasets())
+    from datamodules.base import CrowdDataModule
+
+    return _load("data set", name, datasets(), CrowdDataModule)
 
 
 def table_spec(name: str) -> TableSpec:
@@ -153,18 +162,23 @@ def _yaml_in(folder: Path) -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.yaml"))}
 
 
-def _load(kind: str, name: str, known: Mapping[str, Entry]) -> Any:
+def _load(kind: str, name: str, known: Mapping[str, Entry], base: type) -> Any:
     if name not in known:
         raise RegistryError(unknown_name(kind, name, known))
     entry = known[name]
     module_name, _, attribute = entry.target.partition(":")
     module = _import(module_name, entry)
-    try:
-        return getattr(module, attribute)
-    except AttributeError as error:
+    found = getattr(module, attribute, None)
+    if found is None:
         raise RegistryError(
             f"{kind} {name!r} from {entry.source}: {module_name} has no {attribute!r}; correct the entry point"
-        ) from error
+        )
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise RegistryError(
+            f"{kind} {name!r} from {entry.source}: {entry.target} is not a subclass of "
+            f"{base.__module__}.{base.__name__}; correct the class or the entry point"
+        )
+    return found
 
 
 def _import(module_name: str, entry: Entry) -> Any:

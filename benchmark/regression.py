@@ -36,7 +36,8 @@ class RegressionError(RuntimeError):
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # a NaN among the committed numbers would hold nothing: no difference to it is ever too large
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class HeldNumber(_Frozen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import signal
 import sys
 import time
 import warnings
@@ -21,7 +22,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from benchmark.evaluate import evaluate
-from benchmark.provenance import provenance
+from benchmark.provenance import git_revision, provenance
 from benchmark.resolve import ResolvedCell, build_data, model_seed
 from benchmark.result import Result
 from benchmark.spec import TrainArgs
@@ -68,6 +69,7 @@ def run_cell(
     """
     cell = resolved.cell
     torch.set_num_threads(cell.train.threads)
+    git_revision()  # asked now and remembered: a commit made while this trains is not what it was trained with
     started = time.perf_counter()
     datamodule = build_data(cell, resolved.dataset, resolved.data_args, root=root, num_workers=num_workers)
     datamodule.setup()
@@ -119,14 +121,25 @@ def train(
     with warnings.catch_warnings():
         # Lightning advises more loader workers and logging; the loader here needs none
         warnings.filterwarnings("ignore", module="lightning")
-        trainer.fit(method, datamodule=datamodule)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+        _fit(trainer, method, datamodule)
     if selection is not None:
         selection.restore(method)
     check_finite(method)
     method.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when fit ends
     return curves.curves
+
+
+def _fit(trainer: L.Trainer, method: CrowdModule, datamodule: CrowdDataModule) -> None:
+    """``trainer.fit`` in which Ctrl-C stays Ctrl-C: Lightning makes ``exit(1)`` of it, without a word."""
+    try:
+        trainer.fit(method, datamodule=datamodule)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # which Lightning has switched off
+            raise KeyboardInterrupt from None
+        raise
+    if trainer.interrupted:
+        raise KeyboardInterrupt
 
 
 def check_finite(method: CrowdModule) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from datamodules.names import unknown_name
 
@@ -82,7 +82,7 @@ class MetricSpec(_Frozen):
     label: str
     direction: Literal["max", "min"] = "max"
     """Which way is better."""
-    digits: int = 3
+    digits: int = Field(default=3, ge=0)
     """Decimals shown."""
 
 
@@ -93,7 +93,7 @@ class RowSpec(_Frozen):
     label: str
     method: str
     args: dict[str, Any] = {}
-    values: dict[str, dict[str, float]] = {}
+    values: dict[str, dict[str, FiniteFloat]] = {}
     """The paper's values: column -> metric -> value. Absent: not printed, shown as an en dash."""
     source: str = ""
     """Where the values were printed."""
@@ -116,7 +116,7 @@ class ReferenceRow(_Frozen):
 
     label: str
     source: str
-    values: dict[str, dict[str, float]]
+    values: dict[str, dict[str, FiniteFloat]]
 
 
 class RowOverride(_Frozen):
@@ -183,7 +183,7 @@ class FigureSpec(_Frozen):
     """Scatter only: name of the array on the horizontal axis."""
     y: tuple[str, ...] = Field(min_length=1)
     """Names of the curves, or the one array on the vertical axis."""
-    paper: dict[str, dict[str, float]] = {}
+    paper: dict[str, dict[str, FiniteFloat]] = {}
     """What is known of the paper's curves: curve -> point in words -> value."""
 
 
@@ -304,6 +304,10 @@ class TableSpec(_Frozen):
     def _cell(self, name: str, profile: ProfileSpec, row: RowSpec, column: ColumnSpec, seed: int) -> Cell:
         in_row = profile.rows.get(row.name, RowOverride())
         in_column = profile.columns.get(column.name, ColumnOverride())
+        try:
+            train = TrainArgs(**{**profile.train, **in_row.train})
+        except ValidationError as error:
+            raise SpecError(f"{self.table}, profile {name!r}, 'train' of row {row.name!r}: {_first(error)}") from error
         return Cell(
             method=row.method,
             method_args={**row.args, **profile.args.get(row.method, {}), **in_row.args, **in_column.args},
@@ -311,7 +315,7 @@ class TableSpec(_Frozen):
             regime=in_column.regime or column.regime,
             data_args={**profile.data, **column.data, **in_column.data},
             seed=seed,
-            train=TrainArgs(**{**profile.train, **in_row.train}),
+            train=train,
             protocols=self.protocols,
             profile=name,  # type: ignore[arg-type]
         )
@@ -326,9 +330,14 @@ def load_table(path: Path) -> TableSpec:
     try:
         document: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         return TableSpec.model_validate(document)
-    except yaml.YAMLError as error:
-        raise SpecError(f"{path}: not valid YAML: {error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: not valid YAML in UTF-8: {error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the table"
-        raise SpecError(f"{path}: {place}: {first['msg']}") from error
+        raise SpecError(f"{path}: {_first(error)}") from error
+
+
+def _first(error: ValidationError) -> str:
+    """The first complaint of ``error``: place and what is wrong there; a name that is not known goes before."""
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    place = ".".join(str(part) for part in first["loc"]) or "the table"
+    return f"{place}: {first['msg']}"

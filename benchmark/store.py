@@ -20,7 +20,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,35 @@ from benchmark.result import Result
 from benchmark.spec import Cell
 
 
+class StoreError(OSError):
+    """A results folder that cannot be used; the message names it and says what to do."""
+
+
 class Store:
-    """The results folder ``root``; made when the first thing is written."""
+    """The results folder ``root``; made when the first thing is written.
+
+    Raises:
+        StoreError: if ``root`` is something else than a folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreError(f"{self.root} is not a folder; name another results folder (--results)")
+
+    def require_writable(self) -> None:
+        """Raises StoreError if nothing can be written here: better said before a grid runs than after."""
+        probe = self.root / "locks" / f".{uuid.uuid4().hex}"
+        try:
+            try:
+                _write_synced(_made(probe), "probe")
+            finally:
+                probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"the results folder {self.root} cannot be written ({error.strerror or error}); "
+                "make room or give the right to write there, or name another one (--results)"
+            ) from error
 
     def folder(self, cell: Cell, digest: str) -> Path:
         """Where the result of ``cell`` lies or would lie."""
@@ -64,45 +88,49 @@ class Store:
     def save(self, result: Result, write_weights: Callable[[Path], None] | None = None) -> Path:
         """Writes ``result`` (and the weights, by ``write_weights(path)``) in one step; returns its folder."""
         target = self.folder(result.cell, result.digest)
-        temporary = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
+        unique = uuid.uuid4().hex[:8]
+        temporary, replaced = (target.parent / f".{target.name}.{unique}{end}.tmp" for end in ("", "-old"))
         temporary.mkdir(parents=True)
         try:
             if write_weights is not None:
                 write_weights(temporary / "weights.pt")
             _write_synced(temporary / "result.json", result.model_dump_json(indent=1))
-            if target.exists():
-                shutil.rmtree(target)
+            if target.exists():  # moved away whole: a kill while it is being removed must not leave half of it
+                os.rename(target, replaced)
             os.rename(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(replaced, ignore_errors=True)
         self._failure_path(result.digest).unlink(missing_ok=True)
         return target
 
     def save_failure(self, cell: Cell, digest: str, error: str, trace: str) -> None:
         """Records that ``cell`` failed: ``error`` is one line, ``trace`` the whole traceback."""
-        path = self._failure_path(digest)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = _made(self._failure_path(digest))
         record = {"cell": cell.model_dump(), "error": error, "trace": trace, "at": _now()}
         temporary = path.with_suffix(f".{uuid.uuid4().hex[:8]}.tmp")
-        _write_synced(temporary, json.dumps(record, indent=1))
-        os.replace(temporary, path)
+        try:
+            _write_synced(temporary, json.dumps(record, indent=1))
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def failure(self, digest: str) -> dict[str, Any] | None:
         """The last failure of a cell (keys ``cell, error, trace, at``), or None."""
         try:
             record = json.loads(self._failure_path(digest).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (json.JSONDecodeError, OSError):
-            return {"error": "the record of this failure cannot be read", "trace": ""}
-        return record if isinstance(record, dict) else None
+        except (ValueError, OSError):
+            record = None
+        if isinstance(record, dict) and isinstance(record.get("error"), str):
+            return record
+        return {"error": "the record of this failure cannot be read", "trace": ""}
 
     @contextmanager
     def lock(self, digest: str) -> Iterator[None]:
         """Held while a cell is being worked on; the system releases it when the process dies."""
-        path = self.root / "locks" / digest
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as handle:
+        with _made(self.root / "locks" / digest).open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
@@ -113,19 +141,27 @@ class Store:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def log(self, event: str, **fields: Any) -> None:
-        """Appends one JSON line to ``log.jsonl``."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / "log.jsonl").open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps({"at": _now(), "event": event, **fields}) + "\n")
+        """Appends one JSON line to ``log.jsonl``; a full disk loses the line and nothing else."""
+        line = json.dumps({"at": _now(), "event": event, **fields}) + "\n"
+        with suppress(OSError), _made(self.root / "log.jsonl").open("a", encoding="utf-8") as handle:
+            handle.write(line)
 
     def _failure_path(self, digest: str) -> Path:
         return self.root / "failures" / f"{digest}.json"
 
     def _quarantine(self, folder: Path, why: str, warn: Callable[[str], None]) -> None:
         kept = self.root / "quarantine" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(folder, kept)
-        warn(f"the record {folder} cannot be read ({why}); moved to {kept}, its cell will run again")
+        try:
+            os.rename(folder, _made(kept))
+            warn(f"the record {folder} cannot be read ({why}); moved to {kept}, its cell will run again")
+        except OSError as error:  # a folder of somebody else, or another process was faster
+            warn(f"the record {folder} cannot be read ({why}), nor moved away ({error.strerror or error})")
+
+
+def _made(path: Path) -> Path:
+    """``path``, once the folder that it lies in is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _write_synced(path: Path, text: str) -> None:

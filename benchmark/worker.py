@@ -11,6 +11,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -61,8 +62,9 @@ def work(job: Job, on_epoch: Callable[[int, int], None] = lambda done, total: No
             trained = run_cell(resolved, root=job.root, num_workers=job.num_workers, on_epoch=on_epoch)
             state = {name: value.cpu() for name, value in trained.method.state_dict().items()}
             store.save(trained.result, write_weights=lambda path: torch.save(state, path))
-        except Exception as error:
-            store.save_failure(job.cell, job.digest, one_line(error), traceback.format_exc())
+        except (Exception, SystemExit) as error:
+            with suppress(OSError):  # on a full disk the error itself still reaches the grid
+                store.save_failure(job.cell, job.digest, one_line(error), traceback.format_exc())
             raise
 
 
@@ -77,14 +79,28 @@ def process_main(job: Job, channel: Connection, lifeline: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     if job.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(job.gpu)
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_device(job.gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
     message: tuple[Any, ...]
     try:
-        work(job, on_epoch=lambda done, total: channel.send(("epoch", done, total)))
+        work(job, on_epoch=lambda done, total: _tell(channel, ("epoch", done, total)))
         message = ("done",)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = ("failed", one_line(error))
-    channel.send(message)
+    _tell(channel, message)
+
+
+def visible_device(index: int, visible: str | None) -> str:
+    """Name of the GPU number ``index`` of those that the user left visible (``CUDA_VISIBLE_DEVICES``; None: all)."""
+    names = [name.strip() for name in (visible or "").split(",") if name.strip()]
+    return names[index] if names else str(index)
+
+
+def _tell(channel: Connection, message: tuple[Any, ...]) -> None:
+    """Sends ``message``; ends this process if nobody listens, which is no failure of the cell."""
+    try:
+        channel.send(message)
+    except OSError:
+        os._exit(1)
 
 
 def _die_with_parent(lifeline: Connection) -> None:

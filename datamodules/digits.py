@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,12 +37,11 @@ class Digits(CrowdDataModule):
     """Digits with simulated annotators.
 
     Args:
-        regime: ``clean``, ``aggre``, ``rand1`` or ``worst``.
-        split_seed: see :class:`CrowdDataModule`, likewise all that is not named below.
-        annotation_seed: seed of the annotators, of who labels what and of the answers. The regimes of one
-            seed are made of the same three labels an image.
+        regime: ``clean``, ``aggre``, ``rand1`` or ``worst``. Regimes of one ``annotation_seed`` are made of the same
+            three labels an image.
         annotators: ``differing`` (experts, hammers, flippers, spammers, an adversary) or ``identical`` (all
             equally good, about as good on average): a control for what claims to tell annotators apart.
+        shared: arguments of :class:`CrowdDataModule`.
 
     Raises:
         ValueError: for an unknown regime or kind of annotators.
@@ -55,36 +54,8 @@ class Digits(CrowdDataModule):
     #: a mirrored digit is no digit
     standard_augmentation = "shift"
 
-    def __init__(
-        self,
-        regime: str,
-        *,
-        split_seed: int = 0,
-        annotation_seed: int = 0,
-        loader_seed: int = 0,
-        root: str | Path | None = None,
-        batch_size: int = 128,
-        eval_batch_size: int = 500,
-        val_fraction: float = 0.1,
-        n_train: int | None = None,
-        permute_annotators: bool = False,
-        num_workers: int = 0,
-        annotators: Crowd = "differing",
-    ) -> None:
-        # spelled out, so that a signature tells every argument
-        super().__init__(
-            regime,
-            split_seed=split_seed,
-            annotation_seed=annotation_seed,
-            loader_seed=loader_seed,
-            root=root,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            val_fraction=val_fraction,
-            n_train=n_train,
-            permute_annotators=permute_annotators,
-            num_workers=num_workers,
-        )
+    def __init__(self, regime: str, *, annotators: Crowd = "differing", **shared: Any) -> None:
+        super().__init__(regime, **shared)
         if annotators not in CROWDS:
             raise ValueError(unknown_name("kind of annotators", annotators, CROWDS, where="data set 'digits'"))
         self.annotators = annotators

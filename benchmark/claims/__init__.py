@@ -20,6 +20,8 @@ correlations of few epochs agree between seeds to the last digit without meaning
   (TOST), that is, the 90 % interval lies within the margin.
 - *contradicted*: the 95 % interval lies below 0. Equivalence: the 95 % interval lies outside the margin.
 - *not shown*: anything between.
+  Where all seeds have the very same effect, no spread is known and the signs decide (Wilcoxon's exact test, which
+  needs six seeds for p < 0.05).
 - *not testable here*: fewer than two seeds have an effect; the reason says why.
 
 p-values are two-sided (TOST's for equivalence) and stand beside their Holm adjustment over all claims of a

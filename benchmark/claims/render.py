@@ -23,6 +23,7 @@ What each paper asserts, in our words, and whether the results here show it. Eve
 - *Shown*: the 95 % t interval of the mean effect lies above 0 (equivalence: both one-sided tests have p < 0.05,
   so the 90 % interval lies within the margin).
 - *Contradicted*: the interval lies on the wrong side. *Not shown*: neither.
+  Where all seeds have the very same effect, no spread is known and the signs decide (six seeds are needed).
 - *Not testable here*: fewer than two seeds have a value.
 - A correlation over epochs is taken to be no more certain than a single run's.
 - p is two-sided and each claim's own; p (Holm) is adjusted over all claims of a paper under a profile."""

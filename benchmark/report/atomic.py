@@ -17,8 +17,10 @@ def write_bytes(path: Path, content: bytes) -> Path:
         # mkstemp makes files private; these are to be read like any other of the project
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say itself what it is that cannot be written
         raise
     return path
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from datamodules.base import CrowdDataModule
 from datamodules.digits import N_ANNOTATORS, Digits
 from datamodules.regimes import REGIMES
 
@@ -129,13 +126,6 @@ def test_same_seed_same_digest_other_seed_other_digest() -> None:
 
 def test_regimes_are_one_family() -> None:
     assert len({Digits.regime_family(regime) for regime in REGIMES["digits"]}) == 1
-
-
-def test_signature_repeats_every_argument_of_the_base_class() -> None:
-    # arguments are resolved from the signature: one forgotten here could not be set in a table
-    base = inspect.signature(CrowdDataModule).parameters
-    own = inspect.signature(Digits).parameters
-    assert {name: own[name].default for name in base} == {name: base[name].default for name in base}
 
 
 @pytest.mark.parametrize(
