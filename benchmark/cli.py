@@ -99,7 +99,7 @@ def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_results(parser)
     _add_execution(parser)
     parser.add_argument("--seeds", type=_positive, metavar="N", help="number of seeds; default: the profile's")
-    parser.add_argument("--methods", type=_names, metavar="A,B", help="only these rows or methods")
+    _add_methods(parser)
     parser.add_argument("--columns", type=_names, metavar="A,B", help="only these columns")
     parser.add_argument("--publish", type=Path, metavar="DIR", help="also write the tables under DIR")
     parser.set_defaults(call="run")
@@ -112,6 +112,7 @@ def _add_table(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_results(parser)
     parser.add_argument("--format", choices=("md", "csv", "json", "tex", "html"), default="md")
     parser.add_argument("--seeds", type=_positive, metavar="N", help="number of seeds; default: the profile's")
+    _add_methods(parser)
     parser.set_defaults(call="table")
 
 
@@ -122,6 +123,7 @@ def _add_status(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_results(parser)
     _add_json(parser)
     parser.add_argument("--seeds", type=_positive, metavar="N", help="number of seeds; default: the profile's")
+    _add_methods(parser)
     parser.set_defaults(call="status")
 
 
@@ -176,6 +178,11 @@ def _add_claims(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", choices=PROFILES, help="default: paper with a GPU, else demo")
+
+
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    text = "only these rows or methods; a method that the table lacks becomes a row"
+    parser.add_argument("--methods", type=_names, metavar="A,B", help=text)
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:

@@ -44,7 +44,7 @@ def list_names(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """``annobench run``: what is missing of each table, then the tables."""
-    specs = [registry.table_spec(name) for name in options.tables]
+    specs = [registry.table_with(name, options.methods) for name in options.tables]
     _check_executor(options.executor)
     complete = True
     for spec in specs:
@@ -63,18 +63,20 @@ def table(options: argparse.Namespace) -> int:
     """``annobench table``: a table from the store."""
     from benchmark.report import render
 
-    spec = registry.table_spec(options.table)
+    spec = registry.table_with(options.table, options.methods)
     profile = options.profile or _default_profile(spec)
-    outcomes = _survey(spec, profile, Store(options.results), seeds=options.seeds)
+    store = Store(options.results)
+    outcomes = _survey(spec, profile, store, seeds=options.seeds, methods=options.methods)
+    outcomes += _beside(spec, profile, store, outcomes, options.seeds)
     print(render(_report(spec, profile, outcomes), options.format), end="")
     return 0
 
 
 def status(options: argparse.Namespace) -> int:
     """``annobench status``: how far a table is."""
-    spec = registry.table_spec(options.table)
+    spec = registry.table_with(options.table, options.methods)
     profile = options.profile or _default_profile(spec)
-    outcomes = _survey(spec, profile, Store(options.results), seeds=options.seeds)
+    outcomes = _survey(spec, profile, Store(options.results), seeds=options.seeds, methods=options.methods)
     counts = {state: sum(at.status == state for at in outcomes) for state in (DONE, FAILED, MISSING)}
     if options.json:
         cells = [
@@ -257,11 +259,12 @@ def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Repor
 
 def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:
     from benchmark.report import render, write_report
+    from benchmark.report.cells import write_cells
 
     report = _report(spec, profile, outcomes)
     written = write_report(report, options.results / "tables" / profile)
     if options.publish:
-        written += write_report(report, options.publish)
+        written += write_report(report, options.publish) + write_cells(spec.table, outcomes, options.publish)
     if spec.kind == "figure":
         from benchmark.report.figures import write_figure
 

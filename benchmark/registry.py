@@ -9,14 +9,14 @@ A plugin announces itself by entry points in the groups ``annobench.methods`` an
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.spec import TableSpec, load_table
+from benchmark.spec import RowSpec, TableSpec, load_table
 from datamodules.names import unknown_name
 from datamodules.regimes import REGIMES, SUMMARY
 
@@ -155,6 +155,25 @@ def table_spec(name: str) -> TableSpec:
     spec = load_table(Path(known[name].target))
     if spec.table != name:
         raise RegistryError(f"{known[name].target}: its 'table' is {spec.table!r}; it must be {name!r}, like its path")
+    return spec
+
+
+def table_with(name: str, wanted: Iterable[str] | None) -> TableSpec:
+    """The table ``name`` with a row more, under default arguments, for each method in ``wanted`` that it lacks.
+
+    So a plugin's method can be run in every table.
+
+    Raises:
+        RegistryError: for a name that is neither a row nor a method (near names are listed).
+    """
+    spec = table_spec(name)
+    known = {row.name for row in spec.rows} | {row.method for row in spec.rows}
+    for method in wanted or ():
+        if method not in known:
+            if method not in methods():
+                raise RegistryError(unknown_name("method", method, known | methods().keys()))
+            note = f"not in the paper's table; added by --methods, from {methods()[method].source}."
+            spec = spec.with_row(RowSpec(name=method, label=method, method=method, note=note))
     return spec
 
 

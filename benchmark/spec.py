@@ -251,6 +251,10 @@ class TableSpec(_Frozen):
                 return profile
         raise SpecError(unknown_name("profile", name, self.profiles, where=f"table {self.table!r}"))
 
+    def with_row(self, row: RowSpec) -> TableSpec:
+        """This table with one more row, at the end; validated as from YAML."""
+        return TableSpec.model_validate({**self.model_dump(), "rows": [*self.model_dump()["rows"], row.model_dump()]})
+
     def plan(
         self,
         profile: str,

@@ -73,6 +73,19 @@ def test_a_failing_cell_makes_the_status_1_and_the_last_line_tries_it_again(
     assert {cell["reason"] for cell in status["cells"]} == {"", "RuntimeError: the oven is cold"}
 
 
+def test_a_plugins_method_becomes_a_row_of_any_table(tiny_table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [tiny_table, "--profile", "demo", "--methods", "linear,linear_next"]
+    assert cli.main(["run", *words, "--jobs", "2"]) == 0
+    assert "added by --methods, from bench-plugin" in capsys.readouterr().out
+    assert cli.main(["table", *words, "--format", "json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert {(cell["row"], cell["status"], cell["n"]) for cell in cells} == {
+        ("linear", "done", 2), ("linear_next", "done", 2),
+    }  # fmt: skip
+    assert cli.main(["run", "lmnl/table2", "--profile", "demo", "--methods", "liner"]) == 2
+    assert "unknown method" in capsys.readouterr().err
+
+
 def test_table_prints_from_the_store_and_runs_nothing(tiny_table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["table", tiny_table, "--profile", "demo", "--format", "json"]) == 0
     empty = json.loads(capsys.readouterr().out)
