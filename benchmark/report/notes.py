@@ -90,7 +90,7 @@ def note_lines(
             f"The data ({chosen.dataset}) is a stand-in: the paper's values are shown apart and no difference is taken."
         )
     lines += chosen.notes
-    lines += [note for result in _results(outcomes) for note in result.notes]
+    lines += [_sentence(note) for result in _results(outcomes) for note in result.notes]
     lines += data_notes
     lines += spec.notes
     lines += _together((row.label, row.note) for row in spec.rows)
@@ -146,6 +146,12 @@ def _together(notes: Iterable[tuple[str, str]]) -> list[str]:
         if note:
             labels.setdefault(note, []).append(label)
     return [f"{'; '.join(of_note)}: {note}" for note, of_note in labels.items()]
+
+
+def _sentence(text: str) -> str:
+    """``text`` with a capital and a full stop: data notes come from many places."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?", ")")) else f"{text}."
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:

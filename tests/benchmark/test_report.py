@@ -158,7 +158,7 @@ def test_csv_has_a_line_per_number() -> None:
 def test_notes_name_data_doubts_rows_and_too_few_seeds_once_each() -> None:
     spec = small_spec()
     report = build_report(spec, "cpu", outcomes_of(spec, "cpu", _plain))
-    for part in ("images are a copy", "a doubt about the source", "First: a note on the first row"):
+    for part in ("Images are a copy.", "a doubt about the source", "First: a note on the first row"):
         assert sum(part in note for note in report.notes) == 1
     assert any("smallest is 0.25" in note for note in report.notes)
     assert any("the model after the last epoch is tested" in fact for fact in report.facts)
