@@ -220,7 +220,7 @@ def test_a_grid_stopped_half_way_goes_on_and_ends_the_same(tmp_path: Path, plugi
         assert process.poll() is None
         time.sleep(0.02)
     os.kill(process.pid, stop)
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     store = Store(root)
     spec = tiny_spec("slow", "linear", profiles=PROFILES)
     kept = [at for at in survey(spec.plan("demo"), store) if at.status == "done"]
