@@ -99,7 +99,7 @@ def note_lines(
     )
     lines += _together((row.label, f"published values from {row.source}.") for row in spec.references)
     lines += _statistics(cells)
-    lines += _flags(spec, cells)
+    lines += _flags(cells)
     lines += _failures(outcomes)
     return tuple(_unique(lines))
 
@@ -118,16 +118,15 @@ def _statistics(cells: Sequence[ReportCell]) -> list[str]:
     ]
 
 
-def _flags(spec: TableSpec, cells: Sequence[ReportCell]) -> list[str]:
-    labels = {row.name: row.label for row in spec.rows}
-    columns = {column.name: column.label for column in spec.columns}
-    metrics = {metric.name: metric for metric in spec.metrics}
+def _flags(cells: Sequence[ReportCell]) -> list[str]:
+    """One note for all marks: the differences themselves stand in the table."""
+    compared = [cell for cell in cells if cell.delta is not None]
+    flagged = sum(cell.flagged for cell in compared)
+    if not flagged:
+        return []
     return [
-        f"‡ {labels[cell.row]}, {columns[cell.column]}, {metrics[cell.metric].label}: differs from the paper by "
-        f"{cell.delta:+.{metrics[cell.metric].digits}f}, more than {DELTA_TOLERANCE} and more than "
-        f"{DELTA_SPREADS:g} standard deviations."
-        for cell in cells
-        if cell.flagged and cell.delta is not None
+        f"‡ ours differs from the paper by more than {DELTA_TOLERANCE} and more than {DELTA_SPREADS:g} standard "
+        f"deviations ({flagged} of {len(compared)} values)."
     ]
 
 

@@ -75,7 +75,8 @@ def test_differences_beyond_tolerance_are_flagged_with_a_note() -> None:
     spec = small_spec()
     report = build_report(spec, "cpu", outcomes_of(spec, "cpu", _plain))
     assert report.cell("first", "easy", "test_accuracy").flagged
-    assert any("differs from the paper by" in note for note in report.notes)
+    flagged = sum(cell.flagged for cell in report.cells)
+    assert sum(f"({flagged} of " in note and "differs from the paper by" in note for note in report.notes) == 1
     close = build_report(spec, "cpu", outcomes_of(spec, "cpu", lambda *_: {"test_accuracy": 0.89, "test_nll": 1.0}))
     assert not any(cell.flagged for cell in close.cells)
 
