@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from benchmark.metrics.agreement import DIC, kappa_matrix
     from benchmark.metrics.calibration import ECE
+    from benchmark.metrics.distributions import EntropyCorrelation, JensenShannon, SoftBrier, SoftKL
     from benchmark.metrics.soft import SoftNLL
 
-__all__ = ["ECE", "SoftNLL"]
+__all__ = ["DIC", "ECE", "EntropyCorrelation", "JensenShannon", "SoftBrier", "SoftKL", "SoftNLL", "kappa_matrix"]
 
-_HOMES = {"ECE": "benchmark.metrics.calibration", "SoftNLL": "benchmark.metrics.soft"}
+_HOMES = {
+    "DIC": "benchmark.metrics.agreement",
+    "ECE": "benchmark.metrics.calibration",
+    "EntropyCorrelation": "benchmark.metrics.distributions",
+    "JensenShannon": "benchmark.metrics.distributions",
+    "SoftBrier": "benchmark.metrics.distributions",
+    "SoftKL": "benchmark.metrics.distributions",
+    "SoftNLL": "benchmark.metrics.soft",
+    "kappa_matrix": "benchmark.metrics.agreement",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -138,6 +138,15 @@ def test_a_method_that_exits_fails_its_cell_alone(tmp_path: Path, executor: str)
     }
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as on a terminal: a shell that starts the tests in the background lets them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_interrupting_an_inline_run_is_no_failure(tmp_path: Path) -> None:
     # Lightning makes exit(1) of Ctrl-C and ignores the signal from then on
     store = Store(tmp_path)
@@ -209,6 +218,7 @@ if __name__ == "__main__":
 PROFILES = {"demo": {"dataset": "blobs", "seeds": 4, "train": {"max_epochs": 3}, "data": {"batch_size": 12}}}
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_grid_stopped_half_way_goes_on_and_ends_the_same(tmp_path: Path, plugin: Path, stop: signal.Signals) -> None:
     script = tmp_path / "half.py"

@@ -1,0 +1,1 @@
+"""Label delivery: how an item's votes become the label that it is trained on in each epoch."""
