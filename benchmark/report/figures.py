@@ -103,6 +103,7 @@ def _draw_curves(axes: Axes, figure: FigureSpec, outcomes: Sequence[Outcome], wi
             axes.axhline(value, color=colour, linestyle=":", linewidth=0.8)
             axes.annotate(f"paper, {point}", (0.99, value), xycoords=("axes fraction", "data"), ha="right", fontsize=6)
     axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0, 1)
     axes.legend(fontsize=7)
 
