@@ -134,6 +134,8 @@ class ColumnOverride(_Frozen):
     data: dict[str, Any] = {}
     args: dict[str, Any] = {}
     """Arguments of every row's method in this column, e.g. augmentations that suit other data."""
+    seeds: int | None = Field(default=None, gt=0)
+    """Number of seeds in this column, where it is cheap enough for more; None: the profile's."""
 
 
 class ProfileSpec(_Frozen):
@@ -267,7 +269,7 @@ class TableSpec(_Frozen):
 
         Args:
             profile: ``paper``, ``cpu`` or ``demo``.
-            seeds: number of seeds; None: the profile's.
+            seeds: number of seeds in every column; None: the profile's, or the column's own.
             methods: only rows with these names or of these methods.
             columns: only these columns.
 
@@ -277,14 +279,16 @@ class TableSpec(_Frozen):
         chosen = self.profile(profile)
         rows = self._chosen_rows(methods)
         picked = self._chosen_columns(columns)
-        count = chosen.seeds if seeds is None else seeds
-        if count < 1:
-            raise SpecError(f"seeds is {count}; at least 1 is needed")
+        if seeds is not None and seeds < 1:
+            raise SpecError(f"seeds is {seeds}; at least 1 is needed")
+        overrides = {column.name: chosen.columns.get(column.name, ColumnOverride()) for column in picked}
+        counts = {name: seeds or override.seeds or chosen.seeds for name, override in overrides.items()}
         return [
             PlannedCell(row=row.name, column=column.name, cell=self._cell(profile, chosen, row, column, seed))
-            for seed in range(count)
+            for seed in range(max(counts.values(), default=0))
             for row in rows
             for column in picked
+            if seed < counts[column.name]
         ]
 
     def _chosen_rows(self, names: Sequence[str] | None) -> list[RowSpec]:

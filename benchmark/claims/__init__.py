@@ -22,6 +22,8 @@ correlations of few epochs agree between seeds to the last digit without meaning
 - *not shown*: anything between.
   Where all seeds have the very same effect, no spread is known and the signs decide (Wilcoxon's exact test, which
   needs six seeds for p < 0.05).
+  Where the first side is one realisation (data as published) and only the second is drawn anew in each seed, seeds
+  repeat the first side's luck: the interval is then the prediction interval for one more draw of the second side.
 - *not testable here*: fewer than two seeds have an effect; the reason says why.
 
 p-values are two-sided (TOST's for equivalence) and stand beside their Holm adjustment over all claims of a

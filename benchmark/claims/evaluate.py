@@ -16,6 +16,8 @@ from benchmark.report.statistics import (
     equivalence,
     holm,
     paired_t,
+    prediction_interval,
+    prediction_p,
     present,
     slope,
     spearman,
@@ -147,6 +149,8 @@ def judge(test: ClaimTest, effects: Sequence[float], epochs: int = 0) -> tuple[J
             return "shown", narrow, p
         outside = wide.low > test.margin or wide.high < -test.margin
         return ("contradicted" if outside else "not shown"), narrow, p
+    if isinstance(test, PairedDifference) and test.one_realisation:
+        return _judge_one_realisation(effects)
     p = paired_t(effects)
     if wide.low == wide.high:
         # accuracies come in steps of one test item: that seeds agree exactly does not make them certain
@@ -156,6 +160,16 @@ def judge(test: ClaimTest, effects: Sequence[float], epochs: int = 0) -> tuple[J
     if wide.low > 0:
         return "shown", wide, p
     return ("contradicted" if wide.high < 0 else "not shown"), wide, p
+
+
+def _judge_one_realisation(effects: Sequence[float]) -> tuple[Judgement, Interval, float | None]:
+    """By the prediction interval: the first side is one draw, however many seeds repeat it."""
+    interval = prediction_interval(effects)
+    assert interval is not None, "two effects or more have an interval"
+    p = prediction_p(effects)
+    if p is None or interval.low <= 0 <= interval.high:
+        return "not shown", interval, p
+    return ("shown" if interval.low > 0 else "contradicted"), interval, p
 
 
 def _judge_correlation(

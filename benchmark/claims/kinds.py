@@ -50,6 +50,8 @@ class PairedDifference(_TwoSides):
     """The first side is better than the second, seed by seed and column by column."""
 
     kind: Literal["paired_difference"]
+    one_realisation: bool = False
+    """The first side's data are the same in every seed (as published), and only the second side's are drawn anew."""
 
 
 class Equivalence(_TwoSides):

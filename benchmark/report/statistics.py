@@ -79,6 +79,25 @@ def t_interval(values: Sequence[Value], confidence: float = 0.95) -> Interval | 
     return Interval(summary.mean, summary.mean - half, summary.mean + half, summary.n, confidence)
 
 
+def prediction_interval(values: Sequence[Value], confidence: float = 0.95) -> Interval | None:
+    """Mean with Student's t interval for *one more* value; None for fewer than two values."""
+    summary = spread(values)
+    narrow = t_interval(values, confidence)
+    if narrow is None or summary.mean is None:
+        return None
+    half = (narrow.high - summary.mean) * math.sqrt(summary.n + 1)
+    return Interval(summary.mean, summary.mean - half, summary.mean + half, summary.n, confidence)
+
+
+def prediction_p(values: Sequence[Value]) -> float | None:
+    """Two-sided p-value of 0 under :func:`prediction_interval`; None where there is no spread."""
+    summary = spread(values)
+    if summary.mean is None or not summary.std:
+        return None
+    statistic = abs(summary.mean) / (summary.std * math.sqrt(1 + 1 / summary.n))
+    return float(2 * stats.t.sf(statistic, summary.n - 1))
+
+
 def bootstrap_interval(values: Sequence[Value], confidence: float = 0.95, seed: int = 0) -> Interval | None:
     """Mean with a bias-corrected bootstrap interval; None for fewer than two values.
 

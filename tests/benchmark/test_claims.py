@@ -11,6 +11,7 @@ import pytest
 
 from benchmark.claims import evaluate_claims, to_json, to_markdown, write_claims
 from benchmark.claims.evaluate import Verdict
+from benchmark.report.statistics import prediction_interval, prediction_p
 from benchmark.result import Outcome
 from benchmark.spec import SpecError
 from tests.benchmark.fixtures_report import outcomes_of, result_of, small_spec
@@ -209,3 +210,22 @@ def test_few_seeds_that_agree_exactly_show_nothing() -> None:
     assert few.verdict == "not shown" and few.p == pytest.approx(0.5)
     assert _verdict(BETTER, [-0.25] * 3).verdict == "not shown"
     assert _verdict(BETTER, [0.25] * 6).verdict == "shown"
+
+
+def test_one_realisation_is_not_made_certain_by_repeating_it() -> None:
+    # CIFAR-10N's ids against permuted ids: three seeds of the same ids made their luck look like a finding
+    against = [-0.06, -0.07, -0.09]
+    assert _verdict(BETTER, against).verdict == "contradicted"
+    assert _verdict({**BETTER, "one_realisation": True}, against).verdict == "not shown"
+    assert _verdict({**BETTER, "one_realisation": True}, [0.30, 0.31, 0.32]).verdict == "shown"
+    assert _verdict({**BETTER, "one_realisation": True}, [-0.30, -0.31, -0.32]).verdict == "contradicted"
+
+
+def test_by_chance_alone_one_realisation_is_judged_wrongly_in_a_twentieth_of_cases() -> None:
+    generator = np.random.default_rng(0)
+    effects = generator.normal(size=(2_000, 1)) - generator.normal(size=(2_000, 4))
+    intervals = [prediction_interval(row) for row in effects.tolist()]
+    wrong = np.mean([found is not None and not found.low <= 0 <= found.high for found in intervals])
+    assert wrong == pytest.approx(0.05, abs=0.015)
+    p_values = [prediction_p(row) for row in effects.tolist()]
+    assert np.mean([p is not None and p < 0.05 for p in p_values]) == pytest.approx(wrong, abs=1e-9)

@@ -106,3 +106,12 @@ def test_a_table_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"title: \xff")
     with pytest.raises(SpecError, match="table.yaml: not valid YAML in UTF-8"):
         load_table(path)
+
+
+def test_a_cheap_column_may_have_more_seeds() -> None:
+    document = tiny_spec("linear", columns=("noisy", "other")).model_dump()
+    document["profiles"]["demo"]["columns"] = {"other": {"seeds": 4}}
+    spec = TableSpec.model_validate(document)
+    assert [at.column for at in spec.plan("demo")].count("other") == 4
+    assert [at.column for at in spec.plan("demo")].count("noisy") == 2
+    assert len(spec.plan("demo", seeds=1)) == 2, "a number that was asked for holds for all"
