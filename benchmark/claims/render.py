@@ -26,6 +26,8 @@ What each paper asserts, in our words, and whether the results here show it. Eve
   Where all seeds have the very same effect, no spread is known and the signs decide (six seeds are needed).
   Where one side is a single realisation (data as published) and the other a control drawn anew in each seed, the
   interval is the prediction interval for one more draw of the control, because seeds repeat the first side's luck.
+- A verdict is about the data and the profile in its line. Under `cpu` and `demo`, networks and epochs are far from the
+  paper's: a *contradicted* there says that the claim fails at that scale.
 - *Not testable here*: fewer than two seeds have a value.
 - A correlation over epochs is taken to be no more certain than a single run's.
 - p is two-sided and each claim's own; p (Holm) is adjusted over all claims of a paper under a profile."""
