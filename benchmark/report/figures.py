@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 
+#: with more seeds a legend hides the points, and no reader tells their colours apart
+_LEGEND_SEEDS = 5
+
+
 def write_figure(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
     """Writes ``<folder>/<paper>/<table>.png`` and the points as ``<table>_data.csv`` and ``.json``.
 
@@ -92,6 +96,8 @@ def _panel(axes: Axes, figure: FigureSpec, outcomes: Sequence[Outcome], with_pap
 
 
 def _draw_curves(axes: Axes, figure: FigureSpec, outcomes: Sequence[Outcome], with_paper: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for number, name in enumerate(figure.y):
         colour = f"C{number}"
         curves = [each.result.curves.get(name, []) for each in outcomes if each.result is not None]
@@ -103,7 +109,7 @@ def _draw_curves(axes: Axes, figure: FigureSpec, outcomes: Sequence[Outcome], wi
             axes.axhline(value, color=colour, linestyle=":", linewidth=0.8)
             axes.annotate(f"paper, {point}", (0.99, value), xycoords=("axes fraction", "data"), ha="right", fontsize=6)
     axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 1)
     axes.legend(fontsize=7)
 
@@ -122,7 +128,8 @@ def _draw_scatter(axes: Axes, figure: FigureSpec, outcomes: Sequence[Outcome]) -
     axes.text(0.03, 0.97, f"mean Spearman {text}", transform=axes.transAxes, va="top", fontsize=7)
     axes.set_xlabel(_words(figure.x))
     axes.set_ylabel(_words(vertical))
-    axes.legend(fontsize=6, loc="lower right")
+    if len(correlations) <= _LEGEND_SEEDS:
+        axes.legend(fontsize=6, loc="lower right")
 
 
 # --- points -----------------------------------------------------------------------------------
