@@ -15,20 +15,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import CIFAR10
 
-from benchmark.metrics import DIC
+from benchmark.perf_maths import Run, dic, em
 from benchmark.provenance import hardware
 from benchmark.run import train
 from benchmark.spec import TrainArgs
@@ -37,9 +35,6 @@ from datamodules.base import CrowdData, CrowdDataModule
 from datamodules.cifar10_images import MEAN, STD, load_images
 from datamodules.files import DataNotFound
 from models.cross_entropy.module import CrossEntropy
-from models.meta_em.em import query_log_posterior, unrolled_em
-
-Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -209,63 +204,6 @@ def _strong_loaders(count: int) -> tuple[Run, Run]:
     return _loaders(count, "resized_crop_randaugment", [cut, transforms.RandAugment(2, 9)])
 
 
-# --- EM over many episodes against a loop over them -----------------------------------------------
-
-_EPISODES, _SUPPORT_ITEMS = 16, 20
-
-
-def _em(count: int) -> tuple[Run, Run]:
-    """Two EM steps and the queries' cross-entropy, forward and backward: 4 classes, 7 annotators, 64 dimensions."""
-    generator = torch.Generator().manual_seed(0)
-    target = torch.arange(40).remainder(4).expand(_EPISODES, 40)
-    u = torch.randn(_EPISODES, _SUPPORT_ITEMS, 64, generator=generator)
-    queries = torch.randn(_EPISODES, 40, 64, generator=generator)
-    labels = torch.randint(4, (_EPISODES, _SUPPORT_ITEMS, 7), generator=generator)
-
-    def side(at_once: int) -> Run:
-        # leaves of their own, so that the loop pays for no slicing
-        leaves = [[part.clone().requires_grad_() for part in x.split(at_once)] for x in (u, queries)]
-        parts = list(zip(*leaves, labels.split(at_once), target.split(at_once), strict=True))
-
-        def run() -> None:
-            for _ in range(max(1, count // u[..., 0].numel())):
-                for part in parts:
-                    _em_episodes(*part)
-
-        return run
-
-    return side(_EPISODES), side(1)
-
-
-def _em_episodes(u: Tensor, queries: Tensor, labels: Tensor, target: Tensor) -> None:
-    state = unrolled_em(u, labels, 4, 2, tau=1.0, b=10.0, c=1.0)
-    answers = query_log_posterior(state, queries)
-    F.nll_loss(answers.flatten(0, 1), target.flatten()).backward()
-
-
-# --- DIC against scikit-learn, pair by pair -------------------------------------------------------
-
-_DIC_ANNOTATORS, _DIC_CLASSES = 30, 16
-
-
-def _dic(count: int) -> tuple[Run, Run]:
-    """The metric over 30 annotators and 16 classes, against kappas of labels and of predictions in a loop."""
-    generator = torch.Generator().manual_seed(0)
-    labels, predictions = torch.randint(_DIC_CLASSES, (2, count, _DIC_ANNOTATORS), generator=generator)
-
-    def ours() -> None:
-        metric = DIC(_DIC_ANNOTATORS, _DIC_CLASSES)
-        metric.update(predictions, labels)
-        metric.compute()
-
-    def reference() -> None:
-        for answers in (labels.numpy(), predictions.numpy()):
-            for first, second in combinations(range(_DIC_ANNOTATORS), 2):
-                cohen_kappa_score(answers[:, first], answers[:, second])
-
-    return ours, reference
-
-
 MEASUREMENTS: dict[str, Measurement] = {
     "trainer": Measurement(
         "the runner's Trainer against a bare PyTorch loop (small_cnn, batches of 128, with validation)",
@@ -293,14 +231,14 @@ MEASUREMENTS: dict[str, Measurement] = {
         "EM's forward and backward over 16 episodes at once against a loop over them (items: of support sets)",
         limit=8.0,
         at_most=False,
-        prepare=_em,
+        prepare=em,
         items=32_000,
     ),
     "dic": Measurement(
         "DIC over 30 annotators and 16 classes against a loop over pairs with scikit-learn",
         limit=100.0,
         at_most=False,
-        prepare=_dic,
+        prepare=dic,
         items=1_280,
     ),
 }
