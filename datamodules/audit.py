@@ -34,6 +34,7 @@ from datamodules.seeds import derive_seed
 #: permutation p-value at or below which annotators are said to differ
 LEVEL = 0.01
 CLEAN = "clean labels"
+POOLED = "pooled votes: no annotator ids"
 LEAVE_ONE_OUT = "leave-one-out majority"
 
 
@@ -54,7 +55,8 @@ class Audit:
     """A description of annotations; None where something cannot be said.
 
     Attributes:
-        n_items: items, those without labels included; likewise annotators and classes.
+        n_items: items, those without labels included; likewise annotators and classes. Annotators are None, as
+            is all that is said of them, where votes are pooled and nobody knows who gave which.
         n_annotations: labels in all.
         n_items_without_labels: items nobody labelled.
         n_annotators_without_labels: annotators who labelled nothing.
@@ -71,17 +73,17 @@ class Audit:
         annotator_variance_null_sd: what chance alone does to the ratio.
         annotator_error_sd: spread of error rates beyond chance.
         annotator_variance_basis: what an annotation was compared with: ``"clean labels"``, or
-            ``"leave-one-out majority"``.
+            ``"leave-one-out majority"``; ``"pooled votes: no annotator ids"`` where annotators are unknown.
         verdict: one sentence on whether annotators differ.
         notes: what a reader must know besides.
     """
 
     n_items: int
-    n_annotators: int
+    n_annotators: int | None
     n_classes: int
     n_annotations: int
     n_items_without_labels: int
-    n_annotators_without_labels: int
+    n_annotators_without_labels: int | None
     labels_per_item: Spread | None
     labels_per_annotator: Spread | None
     class_counts: tuple[int, ...]
@@ -108,6 +110,7 @@ def audit(
     true_labels: Tensor | None = None,
     seed: int = 0,
     permutations: int = PERMUTATIONS,
+    pooled: bool = False,
 ) -> Audit:
     """Describes annotations, and says whether their annotators differ.
 
@@ -117,6 +120,7 @@ def audit(
             compared with the majority of the others.
         seed: seed of ties and of the random deals.
         permutations: random deals behind the p-value.
+        pooled: annotator ids only number the votes of an item and are nobody's: nothing is said of annotators.
 
     Raises:
         ValueError: if ``true_labels`` has another length, or a label out of range.
@@ -124,19 +128,21 @@ def audit(
     _check_truth(annotations, true_labels)
     scored, wrong = score(annotations, true_labels, seed)
     annotators = annotations.annotators[scored]
-    found = annotator_variance(annotators, wrong[scored], annotations.n_annotators, seed, permutations)
+    found = None
+    if not pooled:
+        found = annotator_variance(annotators, wrong[scored], annotations.n_annotators, seed, permutations)
     per_item, per_annotator = annotations.labels_per_item(), annotations.labels_per_annotator()
     agreement = raw_agreement(annotations)
-    basis = LEAVE_ONE_OUT if true_labels is None else CLEAN
+    basis = POOLED if pooled else LEAVE_ONE_OUT if true_labels is None else CLEAN
     return Audit(
         n_items=annotations.n_items,
-        n_annotators=annotations.n_annotators,
+        n_annotators=None if pooled else annotations.n_annotators,
         n_classes=annotations.n_classes,
         n_annotations=len(annotations),
         n_items_without_labels=int((per_item == 0).sum()),
-        n_annotators_without_labels=int((per_annotator == 0).sum()),
+        n_annotators_without_labels=None if pooled else int((per_annotator == 0).sum()),
         labels_per_item=_spread(per_item),
-        labels_per_annotator=_spread(per_annotator),
+        labels_per_annotator=None if pooled else _spread(per_annotator),
         class_counts=_class_counts(annotations.labels, annotations.n_classes),
         true_class_counts=None if true_labels is None else _class_counts(true_labels, annotations.n_classes),
         raw_agreement=agreement,
@@ -157,6 +163,8 @@ def audit(
 
 
 def _verdict(found: AnnotatorVariance | None, basis: str, n_compared: int) -> str:
+    if basis == POOLED:
+        return "Whether annotators differ cannot be said: votes are pooled, and nobody knows who gave which."
     if found is None:
         reason = (
             f"labels that can be scored come from {n_compared} of them"
@@ -219,7 +227,9 @@ def _text(value: float | None, form: Callable[[float], str]) -> str:
     return "n/a" if value is None else form(value)
 
 
-def _with_empty(total: int, empty: int) -> str:
+def _with_empty(total: int | None, empty: int | None) -> str:
+    if total is None:
+        return f"n/a ({POOLED})"
     return f"{total:,}" + (f" ({empty:,} without labels)" if empty else "")
 
 

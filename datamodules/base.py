@@ -6,10 +6,9 @@ A data set from another package subclasses :class:`CrowdDataModule`, names its r
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,77 +18,19 @@ from torch import Tensor
 
 from datamodules.annotations import Annotations
 from datamodules.augment import Augmenter
+from datamodules.crowd_data import CrowdData, DataInfo, hash_tensors
 from datamodules.loader import BatchLoader, Source
 from datamodules.names import UnknownName, unknown_name
+from datamodules.regimes import is_regime, unknown_regime
 
-
-@dataclass(frozen=True)
-class DataInfo:
-    """What a method must know of its data before it sees any.
-
-    Attributes:
-        n_classes: number of classes C.
-        n_annotators: number of annotators R; ids run from 0 to R-1.
-        input_shape: shape of one item's ``x`` as it reaches the method, without the batch axis:
-            ``(channels, height, width)`` for images, ``(features,)`` for vectors.
-    """
-
-    n_classes: int
-    n_annotators: int
-    input_shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class CrowdData:
-    """One loaded data set under one regime.
-
-    Attributes:
-        x: training items ``[N, ...]``: uint8 images ``[N, C, H, W]`` or float32 features ``[N, D]``.
-        annotations: the annotations of those N items under the regime.
-        true_labels: clean labels ``[N]`` of the training items, or None where nobody knows them. Only
-            ``benchmark.evaluate`` and the audit read them.
-        test_x: test items, like ``x``.
-        test_labels: clean labels of the test items, or None.
-        test_annotations: annotations of the test items, or None.
-        class_names: names of the classes, in order.
-        notes: sentences that belong under every table made from this data.
-        mean: per-channel mean of ``x / 255`` for normalisation; None: not normalised.
-        std: per-channel standard deviation likewise.
-        aggregated: the single label ``[N]`` an item that the data's authors train on under this regime, -1
-            where there is none; None: the data has none (methods then take a majority).
-    """
-
-    x: Tensor
-    annotations: Annotations
-    true_labels: Tensor | None
-    test_x: Tensor
-    test_labels: Tensor | None
-    test_annotations: Annotations | None = None
-    class_names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    aggregated: Tensor | None = None
-
-
-def hash_tensors(*tensors: Tensor | None) -> str:
-    """SHA-256 (hex) over shape, type and bytes of ``tensors``; None counts as absent."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        if tensor is None:
-            digest.update(b"absent;")
-            continue
-        array = tensor.contiguous().cpu().numpy()
-        digest.update(f"{array.dtype.str}{array.shape};".encode())
-        digest.update(array.data.cast("B") if array.size else b"")
-    return digest.hexdigest()
+__all__ = ["CrowdData", "CrowdDataModule", "DataInfo", "hash_tensors"]
 
 
 class CrowdDataModule(L.LightningDataModule):
     """A data set with crowd labels under one regime: splits, loaders, digest.
 
     Args:
-        regime: how the annotations came to be; one of :attr:`regimes`.
+        regime: how the annotations came to be; one of :attr:`regimes` (``votes=5`` where that lists ``votes=K``).
         split_seed: seed of the split of the training items into training and validation part.
         annotation_seed: seed of simulated annotations, deletions and budgets.
         loader_seed: seed of the order of items and of augmentation.
@@ -109,7 +50,7 @@ class CrowdDataModule(L.LightningDataModule):
 
     #: name in the registry
     name: str = ""
-    #: regime -> one line on what it is
+    #: regime -> one line on what it is; a name that ends in ``=K`` stands for every whole number from 1 up
     regimes: ClassVar[Mapping[str, str]] = {}
     #: raised whenever loading changes what comes out; part of every cell's digest
     version: ClassVar[str] = "1"
@@ -123,6 +64,8 @@ class CrowdDataModule(L.LightningDataModule):
     audit_regime: ClassVar[str] = ""
     #: augmentation of the training items where the method asks for "standard"
     standard_augmentation: ClassVar[str] = "crop_flip"
+    #: names of the sets of images of other things that :meth:`load_ood` knows
+    ood_sets: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -140,8 +83,8 @@ class CrowdDataModule(L.LightningDataModule):
         num_workers: int = 0,
     ) -> None:
         super().__init__()
-        if regime not in self.regimes:
-            raise UnknownName(unknown_name("regime", regime, self.regimes, where=f"data set {self.name!r}"))
+        if not is_regime(regime, self.regimes):
+            raise UnknownName(unknown_regime(regime, self.regimes, where=f"data set {self.name!r}"))
         if not 0 < val_fraction < 1:
             raise ValueError(f"val_fraction is {val_fraction}; it must lie between 0 and 1")
         self.regime = regime
@@ -158,6 +101,7 @@ class CrowdDataModule(L.LightningDataModule):
         self.train_views: Mapping[str, str] = {"x": "standard"}
         self.unlabeled_views: Mapping[str, str] = {}
         self._data: CrowdData | None = None
+        self._before: CrowdData | None = None
         self._train_items: Tensor | None = None
         self._val_items: Tensor | None = None
         self._sources: dict[str, Source] = {}
@@ -174,9 +118,15 @@ class CrowdDataModule(L.LightningDataModule):
         return regime
 
     def digest(self) -> str:
-        """SHA-256 (hex) of all data that this regime reads. Override where files are cheaper to hash."""
-        data = self.data
-        noted = data.annotations
+        """SHA-256 (hex) of all data that this regime reads. Override where files are cheaper to hash.
+
+        Of the items as they were loaded: :meth:`represent` does not change it.
+        """
+        data = self._before or self.data
+        noted, tested = data.annotations, data.test_annotations
+        # absent from the digest where there are none, as before there could be any
+        votes = [] if tested is None else [tested.items, tested.annotators, tested.labels]
+        votes += [] if data.full_votes is None else [data.full_votes]
         return hash_tensors(
             data.x,
             noted.items,
@@ -186,11 +136,28 @@ class CrowdDataModule(L.LightningDataModule):
             data.test_x,
             data.test_labels,
             data.aggregated,
+            *votes,
         )
 
     def annotations_for_audit(self) -> tuple[Annotations, Tensor | None]:
         """Annotations and clean labels ``[N]`` (or None) for the audit. Override where items need not be read."""
         return self.data.annotations, self.data.true_labels
+
+    def load_ood(self, name: str) -> Tensor:
+        """Images ``[M, C, H, W]`` uint8 of things that are none of the classes, in the form of ``x``.
+
+        Args:
+            name: one of :attr:`ood_sets`.
+
+        Raises:
+            UnknownName: for any other name (near ones are listed).
+            DataNotFound: its files are not there.
+        """
+        raise UnknownName(unknown_name("out-of-distribution set", name, self.ood_sets, f"data set {self.name!r}"))
+
+    def ood_digest(self, name: str) -> str | None:
+        """SHA-256 (hex) of what :meth:`load_ood` gives or reads; None where the files are not there."""
+        raise UnknownName(unknown_name("out-of-distribution set", name, self.ood_sets, f"data set {self.name!r}"))
 
     # --- what is loaded -----------------------------------------------------------------------
 
@@ -235,6 +202,31 @@ class CrowdDataModule(L.LightningDataModule):
         """Says which augmented views of an item a training batch holds (see ``CrowdModule.train_views``)."""
         self.train_views = dict(train_views)
         self.unlabeled_views = dict(unlabeled_views)
+
+    def represent(self, train_x: Tensor, test_x: Tensor) -> None:
+        """Puts features of the items in their place, e.g. those of a frozen encoder.
+
+        Splits, annotations, labels and :meth:`digest` stay. Features are neither augmented nor normalised (a
+        "strong" view excepted, which corrupts any features).
+
+        Args:
+            train_x: features ``[N, D]`` of all training items, held-out ones included, in the order of ``data.x``.
+            test_x: features ``[M, D]`` of the test items.
+
+        Raises:
+            ValueError: for another number of rows, other shapes or types, or a value that is not finite.
+            RuntimeError: if a loader of the items was made before.
+        """
+        self.setup()
+        if self._sources:
+            raise RuntimeError(f"{self.name}: a loader was made already; call represent() right after setup()")
+        data = self.data
+        _check_features("train_x", train_x, len(data.x))
+        _check_features("test_x", test_x, len(data.test_x))
+        if train_x.shape[1] != test_x.shape[1]:
+            raise ValueError(f"train_x has {train_x.shape[1]} features an item, test_x has {test_x.shape[1]}")
+        self._before = self._before or data
+        self._data = replace(data, x=train_x.float(), test_x=test_x.float(), mean=None, std=None)
 
     # --- Lightning ----------------------------------------------------------------------------
 
@@ -290,6 +282,20 @@ class CrowdDataModule(L.LightningDataModule):
         """Test items with their clean labels under ``target``."""
         return self._loader(
             self._test_source(), None, shuffle=False, views={"x": "none"}, batch_size=self.eval_batch_size
+        )
+
+    def item_dataloader(self, x: Tensor, batch_size: int | None = None) -> BatchLoader:
+        """Batches of any items ``x [M, ...]`` (like ``data.x``), normalised, not augmented, in order.
+
+        A batch holds ``x`` and ``index``.
+
+        Raises:
+            ValueError: if items have another shape than those of this data.
+        """
+        if tuple(x.shape[1:]) != self.info.input_shape:
+            raise ValueError(f"items have shape {tuple(x.shape[1:])}; those of {self.name} {self.info.input_shape}")
+        return self._loader(
+            Source({"x": x}), None, shuffle=False, views={"x": "none"}, batch_size=batch_size or self.eval_batch_size
         )
 
     # --- within -------------------------------------------------------------------------------
@@ -353,3 +359,12 @@ class CrowdDataModule(L.LightningDataModule):
 
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
+
+
+def _check_features(name: str, features: Tensor, n_items: int) -> None:
+    if features.ndim != 2 or len(features) != n_items or not features.is_floating_point():
+        raise ValueError(
+            f"{name} is {features.dtype} {tuple(features.shape)}; give floats [{n_items}, D], one row an item"
+        )
+    if not bool(torch.isfinite(features).all()):
+        raise ValueError(f"{name} holds NaN or infinite values; check the encoder that made it")

@@ -2,94 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from datamodules.catalogue_ood import OOD_DATA
+from datamodules.known_files import KnownFile, Part
 
-
-@dataclass(frozen=True)
-class KnownFile:
-    """One file of a data set.
-
-    Attributes:
-        path: where it lies under the root, and on a mirror; downloads go there.
-        sha256: digest of the published file.
-        size: its size in bytes.
-        url: where it can be downloaded; empty where nobody offers this very file.
-        also: other paths under the root that are accepted.
-        copies: other known digests -> what those files are.
-    """
-
-    path: str
-    sha256: str
-    size: int
-    url: str = ""
-    also: tuple[str, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def accepted(self) -> tuple[str, ...]:
-        """All accepted paths under the root."""
-        return (self.path, *self.also)
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a data set needs for one purpose: any one of ``options`` (each a set of files) is enough."""
-
-    role: str
-    source: str
-    licence: str
-    options: Mapping[str, tuple[KnownFile, ...]]
-
+__all__ = ["DATA", "KnownFile", "Part"]
 
 _HUB = "https://huggingface.co/datasets/uoft-cs/cifar10/resolve/0b2714987fa478483af9968de7c934580d0bb9a2/plain_text"
 _NOISY = "https://raw.githubusercontent.com/UCSC-REAL/cifar-10-100n/main"
 _JPEG = "a JPEG quality-75 copy, not the original pixels"
 _HUMAN_LICENCE = "CC BY-NC 4.0"
 
-_CIFAR10_IMAGES = Part(
-    role="images",
-    source="https://www.cs.toronto.edu/~kriz/cifar.html, or the hub's uoft-cs/cifar10 (PNG in parquet)",
-    licence="none stated",
-    options={
-        "parquet": (
-            KnownFile(
-                "cifar10/train.parquet",
-                "8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
-                119_705_255,
-                f"{_HUB}/train-00000-of-00001.parquet",
-                ("cifar10/plain_text/train-00000-of-00001.parquet",),
-                {"8eba3d1a5804baaf5e79e1ddc8041a9ac36183ba98e446b35a355fee12538cd5": _JPEG},
-            ),
-            KnownFile(
-                "cifar10/test.parquet",
-                "841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
-                23_940_850,
-                f"{_HUB}/test-00000-of-00001.parquet",
-                ("cifar10/plain_text/test-00000-of-00001.parquet",),
-                {"d86ee77b1c72fb5d8c18badad658b8ceaa4fd5d18e022b1cf16401c6e766b045": _JPEG},
-            ),
-        ),
-        "binary": (
-            KnownFile(
-                "cifar10/cifar-10-binary.tar.gz",
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                170_052_171,
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                ("cifar-10-binary.tar.gz",),
-            ),
-        ),
-        "torchvision": (
-            KnownFile(
-                "cifar10/cifar-10-python.tar.gz",
-                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-                170_498_071,
-                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-                ("cifar-10-python.tar.gz",),
-            ),
-        ),
-    },
+_CIFAR10_SOURCE = "https://www.cs.toronto.edu/~kriz/cifar.html, or the hub's uoft-cs/cifar10 (PNG in parquet)"
+_CIFAR10_TRAIN = KnownFile(
+    "cifar10/train.parquet",
+    "8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
+    119_705_255,
+    f"{_HUB}/train-00000-of-00001.parquet",
+    ("cifar10/plain_text/train-00000-of-00001.parquet",),
+    {"8eba3d1a5804baaf5e79e1ddc8041a9ac36183ba98e446b35a355fee12538cd5": _JPEG},
 )
+_CIFAR10_TEST = KnownFile(
+    "cifar10/test.parquet",
+    "841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
+    23_940_850,
+    f"{_HUB}/test-00000-of-00001.parquet",
+    ("cifar10/plain_text/test-00000-of-00001.parquet",),
+    {"d86ee77b1c72fb5d8c18badad658b8ceaa4fd5d18e022b1cf16401c6e766b045": _JPEG},
+)
+#: archives that hold both splits
+_CIFAR10_ARCHIVES = {
+    "binary": (
+        KnownFile(
+            "cifar10/cifar-10-binary.tar.gz",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            170_052_171,
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            ("cifar-10-binary.tar.gz",),
+        ),
+    ),
+    "torchvision": (
+        KnownFile(
+            "cifar10/cifar-10-python.tar.gz",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            170_498_071,
+            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            ("cifar-10-python.tar.gz",),
+        ),
+    ),
+}
+
+
+def _cifar10_images(*parquet: KnownFile) -> Part:
+    """CIFAR-10's images, of the splits in ``parquet`` or more."""
+    return Part("images", _CIFAR10_SOURCE, "none stated", {"parquet": parquet, **_CIFAR10_ARCHIVES})
 
 
 def _published(role: str, file: KnownFile, source: str, licence: str) -> Part:
@@ -101,8 +66,9 @@ _CIFAR10N_REPOSITORY = "https://github.com/UCSC-REAL/cifar-10-100n"
 
 DATA: dict[str, tuple[Part, ...]] = {
     "digits": (),
+    "digits_votes": (),
     "cifar10n": (
-        _CIFAR10_IMAGES,
+        _cifar10_images(_CIFAR10_TRAIN, _CIFAR10_TEST),
         _published(
             "labels",
             KnownFile(
@@ -163,4 +129,19 @@ DATA: dict[str, tuple[Part, ...]] = {
             "none stated",
         ),
     ),
+    "cifar10h": (
+        _cifar10_images(_CIFAR10_TEST),
+        _published(
+            "votes",
+            KnownFile(
+                "cifar10h/cifar10h-counts.npy",
+                "9b36b4550349af56c79083356312eb4af856cc5fd3caf1f669d40b9d0bbb69ff",
+                800_128,
+                "https://raw.githubusercontent.com/jcpeterson/cifar-10h/master/data/cifar10h-counts.npy",
+            ),
+            "https://github.com/jcpeterson/cifar-10h",
+            "CC BY-NC-SA 4.0",
+        ),
+    ),
+    **OOD_DATA,
 }

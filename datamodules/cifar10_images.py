@@ -48,9 +48,9 @@ class Images:
     is_jpeg: bool
 
 
-def image_digest(root: str | Path | None) -> str:
-    """SHA-256 of the files that the images come from, joined by a plus sign. Reads no image."""
-    return "+".join(sha256_of(path) for path in locate("cifar10n", "images", root).paths)
+def image_digest(root: str | Path | None, dataset: str = "cifar10n") -> str:
+    """SHA-256 of the files that the images of ``dataset`` come from, joined by a plus sign. Reads no image."""
+    return "+".join(sha256_of(path) for path in locate(dataset, "images", root).paths)
 
 
 def load_images(root: str | Path | None) -> tuple[Images, Images]:
@@ -65,22 +65,28 @@ def load_images(root: str | Path | None) -> tuple[Images, Images]:
     return _load(found, train, "train"), _load(found, test, "test")
 
 
-def _load(found: Located, path: Path, split: str) -> Images:
+def load_test_images(root: str | Path | None, dataset: str = "cifar10h") -> Images:
+    """The test images of ``dataset``, which needs no others; errors as for :func:`load_images`."""
+    found = locate(dataset, "images", root)
+    return _load(found, found.paths[0], "test", dataset)
+
+
+def _load(found: Located, path: Path, split: str, dataset: str = "cifar10n") -> Images:
     read = {"parquet": _read_parquet, "binary": _read_binary, "torchvision": _read_torchvision}[found.option]
-    x, labels = cached(path, split, lambda: _guarded(read, path, split))
+    x, labels = cached(path, split, lambda: guarded(lambda: read(path, split), dataset, path, "CIFAR-10 images"))
     is_jpeg = found.option == "parquet" and _first_image(path)[:2] == b"\xff\xd8"
     return Images(torch.from_numpy(x), torch.from_numpy(labels).long(), is_jpeg)
 
 
-def _guarded(read: Callable[[Path, str], Arrays], path: Path, split: str) -> Arrays:
+def guarded(read: Callable[[], Arrays], dataset: str, path: Path, what: str) -> Arrays:
     """Reads; whatever the reader raises becomes one sentence with path, digests and remedy."""
     try:
-        return read(path, split)
+        return read()
     except DataDamaged:
         raise
     except Exception as error:
-        reason = f"cannot be read as CIFAR-10 images ({type(error).__name__}: {error})"
-        raise describe_damage("cifar10n", "images", path, reason) from None
+        reason = f"cannot be read as {what} ({type(error).__name__}: {error})"
+        raise describe_damage(dataset, "images", path, reason) from None
 
 
 # --- cache ----------------------------------------------------------------------------------------
@@ -132,7 +138,11 @@ def _write_atomic(place: Path, array: np.ndarray) -> None:
 
 
 def _read_parquet(path: Path, split: str) -> Arrays:
-    """Rows with ``img.bytes`` (any format that Pillow knows) and ``label``."""
+    return read_parquet(path, "img", "label")
+
+
+def read_parquet(path: Path, image_column: str, label_column: str) -> Arrays:
+    """Images ``[N, 3, 32, 32]`` of ``<image_column>.bytes`` (any format that Pillow knows) and labels ``[N]``."""
     import pyarrow.parquet as pq
     from PIL import Image
 
@@ -140,11 +150,13 @@ def _read_parquet(path: Path, split: str) -> Arrays:
     images = np.empty((file.metadata.num_rows, 3, 32, 32), dtype=np.uint8)
     labels = np.empty(len(images), dtype=np.int64)
     start = 0
-    for batch in file.iter_batches(batch_size=2_000, columns=["img", "label"]):
-        for offset, coded in enumerate(batch.column("img").field("bytes")):
+    for batch in file.iter_batches(batch_size=2_000, columns=[image_column, label_column]):
+        for offset, coded in enumerate(batch.column(image_column).field("bytes")):
             pixels = Image.open(io.BytesIO(coded.as_py())).convert("RGB")
+            if pixels.size != (32, 32):
+                raise ValueError(f"image {start + offset} has {pixels.width}x{pixels.height} pixels, not 32x32")
             images[start + offset] = np.asarray(pixels).transpose(2, 0, 1)
-        labels[start : start + len(batch)] = batch.column("label").to_numpy()
+        labels[start : start + len(batch)] = batch.column(label_column).to_numpy()
         start += len(batch)
     return images, labels
 
@@ -159,23 +171,24 @@ def _first_image(path: Path) -> bytes:
 
 def _read_binary(path: Path, split: str) -> Arrays:
     """Records of 3,073 bytes: the label, then 32 x 32 red, green and blue values, row by row."""
-    blocks = [np.frombuffer(raw, dtype=np.uint8).reshape(-1, _RECORD) for raw in _members(path, split, ".bin")]
+    members = archive_members(path, _batch_names(split, ".bin"))
+    blocks = [np.frombuffer(raw, dtype=np.uint8).reshape(-1, _RECORD) for raw in members]
     records = np.concatenate(blocks)
     return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
 
 
 def _read_torchvision(path: Path, split: str) -> Arrays:
     """Pickled batches, each a dictionary with ``data`` (pixels as in the binary version) and ``labels``."""
-    batches = [read_pickled_batch(raw) for raw in _members(path, split, "")]
+    batches = [read_pickled_batch(raw) for raw in archive_members(path, _batch_names(split, ""))]
     images = np.concatenate([pixels for pixels, _ in batches])
     return images, np.concatenate([labels for _, labels in batches])
 
 
-def read_pickled_batch(raw: bytes) -> Arrays:
+def read_pickled_batch(raw: bytes, key: bytes = b"labels") -> Arrays:
     """Pixels ``[N, 3, 32, 32]`` and labels ``[N]`` of one pickled batch, without unpickling it.
 
     ``pickletools.genops`` lists the opcodes and runs none, so a file that carries code does nothing. The
-    labels are the whole numbers after the text ``labels``, the pixels the one text of N x 3,072 bytes.
+    labels are the whole numbers after the text ``key``, the pixels the one text of N x 3,072 bytes.
 
     Raises:
         ValueError: if the file does not have this form.
@@ -186,7 +199,7 @@ def read_pickled_batch(raw: bytes) -> Arrays:
     for opcode, argument, _ in pickletools.genops(raw):
         if isinstance(argument, (str, bytes)) and opcode.name not in ("GLOBAL", "PUT", "GET"):
             text = argument.encode("latin-1", "replace") if isinstance(argument, str) else argument
-            after_labels = text == b"labels"
+            after_labels = text == key
             pixels = text if len(text) >= _RECORD - 1 and len(text) % (_RECORD - 1) == 0 else pixels
         elif after_labels and isinstance(argument, int) and opcode.name in ("INT", "BININT", "BININT1", "BININT2"):
             labels.append(argument)
@@ -195,10 +208,17 @@ def read_pickled_batch(raw: bytes) -> Arrays:
     return np.frombuffer(pixels, dtype=np.uint8).reshape(-1, 3, 32, 32).copy(), np.array(labels, dtype=np.int64)
 
 
-def _members(path: Path, split: str, ending: str) -> list[bytes]:
-    """The batches of ``split`` in the archive ``path``, in order."""
+def _batch_names(split: str, ending: str) -> list[str]:
     stems = [f"data_batch_{number}" for number in range(1, 6)] if split == "train" else ["test_batch"]
-    names = [f"{stem}{ending}" for stem in stems]
+    return [f"{stem}{ending}" for stem in stems]
+
+
+def archive_members(path: Path, names: list[str]) -> list[bytes]:
+    """Content of the files ``names``, in that order, from whatever folder of the archive ``path``.
+
+    Raises:
+        ValueError: if one of them is not there.
+    """
     content: dict[str, bytes] = {}
     with tarfile.open(path, "r:gz") as archive:
         for member in archive:

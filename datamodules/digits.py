@@ -67,8 +67,8 @@ class Digits(CrowdDataModule):
 
     def load(self) -> CrowdData:
         """Images from scikit-learn, annotations simulated."""
-        images, classes = _images()
-        is_test = _test_items(classes)
+        images, classes = digit_images()
+        is_test = mask_of_tested(classes)
         x, true_labels = images[~is_test], classes[~is_test]
         annotations, aggregated = self._annotations(true_labels)
         scaled = x.double() / 255
@@ -111,7 +111,7 @@ class Digits(CrowdDataModule):
 
 
 @lru_cache(maxsize=1)
-def _images() -> tuple[Tensor, Tensor]:
+def digit_images() -> tuple[Tensor, Tensor]:
     """All images ``[1797, 1, 8, 8]`` uint8, their 17 grey levels spread over 0..255, and classes ``[1797]``."""
     from sklearn.datasets import load_digits
 
@@ -120,7 +120,7 @@ def _images() -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(source.target.astype(np.int64))
 
 
-def _test_items(classes: Tensor) -> Tensor:
+def mask_of_tested(classes: Tensor) -> Tensor:
     """Mask ``[N]`` of the test items: 54 of every class, the same whatever the seeds."""
     is_test = torch.zeros(len(classes), dtype=torch.bool)
     chooser = np.random.default_rng(0)

@@ -1,11 +1,19 @@
 """Names and one-line descriptions of the built-in data sets and their regimes.
 
 Kept apart from the data modules so that ``annobench list`` prints them without importing torch.
+
+A name that ends in ``=K`` stands for a regime of every whole number K: ``votes=K`` for ``votes=1``, ``votes=2``, ...
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
+
+from datamodules.names import unknown_name
+
+_NUMBERED = re.compile(r"([^=]+)=([1-9][0-9]*)")
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,14 @@ SUMMARY: dict[str, Summary] = {
     "digits": Summary("scikit-learn's 8x8 digits with simulated annotators, three labels an image", embedded=True),
     "cifar10n": Summary("CIFAR-10 with the human labels of CIFAR-10N, 747 nominal workers", embedded=False),
     "cifar100n": Summary("CIFAR-100N: human labels and workers (audit only, no images)", embedded=False),
+    "cifar10h": Summary("CIFAR-10's test images with the 511,000 pooled votes of CIFAR-10H", embedded=False),
+    "digits_votes": Summary("scikit-learn's digits with simulated votes, about 51 an image", embedded=True),
     "labelme": Summary("LabelMe as 512-d VGG16 features (not the images), 59 annotators", embedded=False),
+}
+
+_VOTES = {
+    "full": "all votes of an image",
+    "votes=K": "K votes of each image drawn at random, the same for all methods; K is any whole number from 1 up",
 }
 
 REGIMES: dict[str, dict[str, str]] = {
@@ -52,4 +67,53 @@ REGIMES: dict[str, dict[str, str]] = {
         "clean": "the true label, once an item, by one annotator",
         "crowd": "the answers of the 59 annotators, on average 2.5 an item",
     },
+    "cifar10h": dict(_VOTES),
+    "digits_votes": dict(_VOTES),
 }
+
+
+def regime_number(name: str) -> int | None:
+    """The number in a regime's name; None where it has none.
+
+    >>> regime_number("votes=5"), regime_number("full")
+    (5, None)
+    """
+    found = _NUMBERED.fullmatch(name)
+    return int(found[2]) if found else None
+
+
+def is_regime(name: str, regimes: Collection[str]) -> bool:
+    """Whether ``name`` is one of ``regimes``, or one of those with a number that an entry ``...=K`` stands for.
+
+    >>> [is_regime(name, ("full", "votes=K")) for name in ("full", "votes=5", "votes=05", "votes=K")]
+    [True, True, False, False]
+    """
+    if _stands_for_many(name):
+        return False
+    found = _NUMBERED.fullmatch(name)
+    return name in regimes or (found is not None and f"{found[1]}=K" in regimes)
+
+
+def unknown_regime(name: str, regimes: Collection[str], where: str = "") -> str:
+    """One sentence for a regime that does not exist: what K may be, or near names.
+
+    Args:
+        name: what was given.
+        regimes: the names that exist.
+        where: whose they are, e.g. ``"data set 'digits'"``.
+    """
+    kind, equals, number = name.partition("=")
+    if equals and f"{kind}=K" in regimes:
+        place = f" of {where}" if where else ""
+        given = f"K is {number!r}" if number != "K" else "K stands for a number"
+        return f"regime {name!r}{place}: {given}; it may be any whole number from 1 up, e.g. '{kind}=5' for '{kind}=K'"
+    return unknown_name("regime", name, regimes, where)
+
+
+def example_regimes(regimes: Collection[str]) -> tuple[str, ...]:
+    """Regimes that can be loaded: ``...=1`` in place of ``...=K``."""
+    return tuple(f"{name.removesuffix('K')}1" if _stands_for_many(name) else name for name in regimes)
+
+
+def _stands_for_many(name: str) -> bool:
+    return name.endswith("=K")

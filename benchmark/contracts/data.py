@@ -51,12 +51,26 @@ def names_its_regimes(case: DataCase) -> None:
 def unknown_regime_lists_near_names(case: DataCase) -> None:
     """A misspelt regime is refused by a sentence with the right name in it."""
     regime = case.regimes[0]
+    listed = regime if regime in case.cls.regimes else f"{regime.partition('=')[0]}=K"
     try:
         case.build(regime + "x")
     except ValueError as error:
-        require(regime in str(error), f"the error for regime {regime + 'x'!r} does not list {regime!r}: {error}")
+        require(listed in str(error), f"the error for regime {regime + 'x'!r} does not list {listed!r}: {error}")
         return
     require(False, f"regime {regime + 'x'!r} does not exist and is accepted")
+
+
+def numbered_regimes_take_whole_numbers_only(case: DataCase) -> None:
+    """Where ``votes=K`` is a regime, K is any whole number from 1 up, written in one way; all else is refused."""
+    for kind in (name.removesuffix("K") for name in case.cls.regimes if name.endswith("=K")):
+        case.build(f"{kind}7")
+        for number in ("0", "-1", "05", "2.5", "x", "K", ""):
+            try:
+                case.build(kind + number)
+            except ValueError as error:
+                require("number" in str(error), f"the error for {kind + number!r} does not say what K may be: {error}")
+                continue
+            require(False, f"regime {kind + number!r} is accepted; K must be a whole number from 1 up")
 
 
 def arrays_fit_together(case: DataCase) -> None:
@@ -77,6 +91,13 @@ def arrays_fit_together(case: DataCase) -> None:
         _require_range(f"{regime}: annotated items", noted.items, noted.n_items)
         _require_range(f"{regime}: annotators", noted.annotators, noted.n_annotators)
         _require_range(f"{regime}: labels", noted.labels, noted.n_classes)
+        if data.full_votes is not None:
+            require_shape(f"{regime}: full_votes", data.full_votes, (noted.n_items, noted.n_classes))
+            require(data.full_votes.dtype == torch.int64, f"{regime}: full_votes are {data.full_votes.dtype}")
+        if data.test_annotations is not None:
+            tested = (data.test_annotations.n_items, data.test_annotations.n_classes)
+            wanted = (len(data.test_x), noted.n_classes)
+            require(tested == wanted, f"{regime}: test annotations are of (items, classes) {tested}, not {wanted}")
         pairs = noted.items * noted.n_annotators + noted.annotators
         doubled = len(pairs) - len(pairs.unique())
         require(
@@ -186,6 +207,52 @@ def evaluation_batches_keep_the_contract(case: DataCase) -> None:
         require(same, "the test batches hold other labels, or another order, than test_labels")
 
 
+def any_items_come_as_the_test_items_do(case: DataCase) -> None:
+    """A loader of items that are handed in gives them in order, made like those of the test loader."""
+    module = case.build()
+    tested = torch.cat([batch["x"] for batch in module.test_dataloader()])
+    given = torch.cat([batch["x"] for batch in module.item_dataloader(module.data.test_x, batch_size=7)])
+    require(torch.equal(tested, given), "item_dataloader(test_x) gives other items than the test loader")
+
+
+def features_take_the_items_place(case: DataCase) -> None:
+    """After ``represent`` batches hold the given features as they are; split, labels and digest stay."""
+    before, module = case.small(), case.small()
+    digest = module.digest()
+    module.setup()
+    generator = torch.Generator().manual_seed(0)
+    features = [torch.randn(len(x), 6, generator=generator) for x in (module.data.x, module.data.test_x)]
+    module.represent(*features)
+    require(module.info.input_shape == (6,), f"input_shape is {module.info.input_shape} after 6 features came in")
+    require(torch.equal(before.train_items, module.train_items), "representing the items changes the split")
+    require(module.digest() == digest, "representing the items changes the digest")
+    for batch in module.train_dataloader():
+        require(torch.equal(batch["x"], features[0][batch["index"]]), "training batches hold other features")
+    tested = torch.cat([batch["x"] for batch in module.test_dataloader()])
+    require(torch.equal(tested, features[1]), "test batches hold other features, or another order")
+
+
+def out_of_distribution_items_look_like_items(case: DataCase) -> None:
+    """Each set that is there has the items' type and shape and a digest; an unknown name lists the sets."""
+    module = case.build()
+    for name in module.ood_sets:
+        digest = module.ood_digest(name)
+        if digest is None:
+            continue
+        found = module.load_ood(name)
+        require(len(found) > 0, f"{name}: no items")
+        require_shape(f"{name}: an item", found[0], module.data.x.shape[1:])
+        require(found.dtype == module.data.x.dtype, f"{name} is {found.dtype}, the items are {module.data.x.dtype}")
+        require(case.build().ood_digest(name) == digest, f"{name}: its digest is another one the second time")
+    try:
+        module.load_ood("no such set")
+    except ValueError as error:
+        missing = [name for name in module.ood_sets if name not in str(error)]
+        require(not missing, f"the error for an unknown set does not list {', '.join(missing)}: {error}")
+        return
+    require(False, "a set that does not exist is loaded")
+
+
 def epochs_differ_in_order(case: DataCase) -> None:
     """Another epoch visits the items in another order, and the same epoch in the same."""
     first, again, second = (_indices(_at_epoch(case.small(), epoch).train_dataloader()) for epoch in (0, 0, 1))
@@ -206,6 +273,7 @@ def workers_change_nothing(case: DataCase) -> None:
 DATA_CHECKS: tuple[Callable[[DataCase], None], ...] = (
     names_its_regimes,
     unknown_regime_lists_near_names,
+    numbered_regimes_take_whole_numbers_only,
     arrays_fit_together,
     split_is_disjoint_and_complete,
     split_follows_from_its_seed,
@@ -215,6 +283,9 @@ DATA_CHECKS: tuple[Callable[[DataCase], None], ...] = (
     an_epoch_holds_each_item_once,
     clean_labels_stay_away_from_training,
     evaluation_batches_keep_the_contract,
+    any_items_come_as_the_test_items_do,
+    features_take_the_items_place,
+    out_of_distribution_items_look_like_items,
     epochs_differ_in_order,
     workers_change_nothing,
 )
@@ -259,6 +330,8 @@ def _tensors(module: CrowdDataModule) -> dict[str, Tensor]:
         "test_x": data.test_x,
         "test_labels": data.test_labels,
         "aggregated": data.aggregated,
+        "full_votes": data.full_votes,
+        "test_votes": None if data.test_annotations is None else data.test_annotations.votes(),
     }
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 

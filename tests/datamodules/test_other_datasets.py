@@ -11,15 +11,17 @@ import pytest
 import torch
 
 from datamodules.catalogue import DATA
+from datamodules.cifar10h import Cifar10H
 from datamodules.cifar10n import Cifar10N
 from datamodules.cifar100n import Cifar100N
 from datamodules.digits import Digits
+from datamodules.digits_votes import DigitsVotes
 from datamodules.files import DataDamaged, DataNotFound
 from datamodules.human_labels import Published
 from datamodules.labelme import LabelMe
 from datamodules.regimes import REGIMES, SUMMARY
 
-ALL = (Digits, Cifar10N, Cifar100N, LabelMe)
+ALL = (Digits, Cifar10N, Cifar100N, LabelMe, Cifar10H, DigitsVotes)
 
 
 class TwinLabelMe(LabelMe):
