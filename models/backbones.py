@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from torch import Tensor, nn
 
 from datamodules.names import unknown_name
 
-#: backbones that need no other library -> channels of their convolutions, or widths of their layers
+#: convolutional backbones that need no other library -> channels of their convolutions
 SMALL_CNNS: Mapping[str, tuple[int, int, int, int]] = {
     "small_cnn": (24, 48, 96, 128),
     "small_cnn_wide": (32, 64, 128, 256),
 }
+#: all backbones that need no other library
+_OWN = (*SMALL_CNNS, "mlp", "linear")
 #: images whose smaller side has at most this many pixels get a stem that does not shrink them
 SMALL_IMAGE = 64
 #: images whose smaller side has at least this many pixels are halved by the first layer of a small CNN
@@ -47,6 +50,14 @@ class Backbone(nn.Module):
         features: Tensor = self.body(x)
         return features
 
+    def pooling_layer(self) -> nn.Module | None:
+        """The module whose input is the last feature map ``[B, D, H, W]``, or None where there is no such map."""
+        # looked up, not kept: a second name for a module would add keys to the state
+        for name, module in self.body.named_modules():
+            if isinstance(module, GlobalMax) or (name.split(".")[-1] == "global_pool" and _pools_maps(module)):
+                return module
+        return None
+
 
 class GlobalMax(nn.Module):
     """Maximum over both spatial axes: ``[B, D, H, W] -> [B, D]``."""
@@ -56,11 +67,18 @@ class GlobalMax(nn.Module):
         return x.amax(dim=(2, 3))
 
 
+def _pools_maps(pool: nn.Module) -> bool:
+    """Whether timm's pooling module pools at all, and over the last two axes (some networks have channels last)."""
+    pooled = getattr(getattr(pool, "pool", None), "dim", (2, 3))
+    return bool(getattr(pool, "pool_type", "")) and tuple(pooled) == (2, 3)
+
+
 def build_backbone(name: str, input_shape: tuple[int, ...], pretrained: bool | str = False) -> Backbone:
     """The backbone ``name`` for items of ``input_shape``.
 
     Args:
-        name: ``small_cnn``, ``small_cnn_wide``, ``mlp`` or a timm name (``resnet34``, ``timm/resnet34``).
+        name: ``small_cnn``, ``small_cnn_wide``, ``mlp``, ``linear`` (the items as they are, flattened, so that
+            the head of a method is a linear model of them) or a timm name (``resnet34``, ``timm/resnet34``).
         input_shape: shape of one item: ``(channels, height, width)`` or ``(features,)``.
         pretrained: timm networks only: True loads timm's weights from its hub or the local hub cache, a
             path loads that file (``.safetensors``, or a state dict that ``torch.load`` reads without
@@ -70,13 +88,16 @@ def build_backbone(name: str, input_shape: tuple[int, ...], pretrained: bool | s
         ValueError: for an unknown name (near names are listed) or one that does not fit the input.
         FileNotFoundError: if pretrained weights cannot be had; the message names the file.
     """
-    known = (*SMALL_CNNS, "mlp")
-    if name in known and pretrained:
+    if name in _OWN and pretrained:
         raise ValueError(f"backbone {name!r} has no pretrained weights; set pretrained=False or use a timm name")
     if name == "mlp":
         return _mlp(input_shape)
+    if name == "linear":
+        return Backbone(nn.Flatten(), math.prod(input_shape))
     if len(input_shape) != 3:
-        raise ValueError(f"backbone {name!r} takes images, items have shape {input_shape}; use backbone 'mlp'")
+        raise ValueError(
+            f"backbone {name!r} takes images, items have shape {input_shape}; use backbone 'mlp' or 'linear'"
+        )
     if name in SMALL_CNNS:
         return _small_cnn(SMALL_CNNS[name], input_shape)
     return _timm_backbone(name, input_shape, pretrained)
@@ -105,7 +126,7 @@ def _small_cnn(channels: tuple[int, ...], input_shape: tuple[int, ...]) -> Backb
 
 
 def _mlp(input_shape: tuple[int, ...], width: int = 128) -> Backbone:
-    inputs = int(torch.Size(input_shape).numel())
+    inputs = math.prod(input_shape)
     body = nn.Sequential(
         nn.Flatten(),
         nn.Linear(inputs, width),
@@ -126,7 +147,7 @@ def _timm_backbone(name: str, input_shape: tuple[int, ...], pretrained: bool | s
 
     plain = name.removeprefix("timm/")
     if not timm.is_model(plain):
-        names = [*SMALL_CNNS, "mlp", *timm.list_models()]
+        names = [*_OWN, *timm.list_models()]
         raise ValueError(unknown_name("backbone", name, names, where="annobench and timm"))
     body = _create(plain, input_shape[0], pretrained is True)
     if min(input_shape[1:]) <= SMALL_IMAGE:

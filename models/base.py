@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import lightning as L
-from torch import Tensor
+from torch import Tensor, nn
 
 from datamodules.base import DataInfo
 
@@ -69,6 +69,24 @@ class CrowdModule(L.LightningModule):
 
     def annotator_confusion(self) -> Tensor | None:
         """Estimated confusions ``[R, C, C]`` (true class, then given label), or None."""
+        return None
+
+    def class_logits(self, x: Tensor) -> Tensor | None:
+        """Unnormalised scores ``[B, C]`` of ``x [B, ...]``, or None if the method has none.
+
+        Their softmax is the consensus. Differentiable in ``x`` and in the parameters, as are the next two.
+        """
+        return None
+
+    def embed(self, x: Tensor) -> Tensor | None:
+        """The features ``[B, D]`` of ``x [B, ...]`` that the last layer reads, or None."""
+        return None
+
+    def pooling_layer(self) -> nn.Module | None:
+        """The module whose *input* is the last spatial feature map ``[B, D, H, W]``, or None if there is no map.
+
+        Grad-CAM hooks it while ``class_logits`` runs.
+        """
         return None
 
     def train_views(self) -> Mapping[str, str]:

@@ -9,24 +9,17 @@ Source: ``ce_baseline.py`` (branch ``ijcai-lmnl-2022``) and ``main.py`` of UCSC-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from datamodules.base import DataInfo
-from models.backbones import build_backbone
-from models.base import Batch, CrowdModule
-from models.epoch_mean import EpochMean, no_loss
-from models.optimisers import (
-    OptimiserName,
-    ScheduleName,
-    build_optimiser,
-    build_schedule,
-    lightning_optimisers,
-)
+from models.base import Batch
+from models.classifier import Classifier
+from models.epoch_mean import no_loss
+from models.optimisers import OptimiserName, ScheduleName
 
 Target = Literal["aggregated", "majority", "first"]
 _TARGETS = ("aggregated", "majority", "first")
@@ -49,7 +42,7 @@ def majority_label(labels: Tensor) -> Tensor:
     return labels.gather(1, frequency.argmax(dim=1, keepdim=True)).squeeze(1)
 
 
-class CrossEntropy(CrowdModule):
+class CrossEntropy(Classifier):
     """One network, one label per item, mean cross-entropy.
 
     The defaults are the organisers' script: SGD without momentum or weight decay, learning rate 0.1 for the
@@ -97,36 +90,23 @@ class CrossEntropy(CrowdModule):
         lr_drop_factor: float = 0.1,
         lr_warmup: float = 0.4,
     ) -> None:
-        super().__init__(data_info)
         if target not in _TARGETS:
             raise ValueError(f"unknown target {target!r}; there are: {', '.join(_TARGETS)}")
+        super().__init__(
+            data_info,
+            backbone=backbone,
+            pretrained=pretrained,
+            augmentation=augmentation,
+            optimiser_args={"name": optimiser, "lr": lr, "momentum": momentum, "weight_decay": weight_decay},
+            schedule_args={
+                "name": schedule,
+                "drops": tuple(lr_drops),
+                "drop_factor": lr_drop_factor,
+                "warmup": lr_warmup,
+            },
+        )
         self.target = target
-        self.augmentation = augmentation
         self.label_smoothing = label_smoothing
-        self.optimiser_args: dict[str, Any] = {
-            "name": optimiser,
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-        }
-        self.schedule_args: dict[str, Any] = {
-            "name": schedule,
-            "drops": tuple(lr_drops),
-            "drop_factor": lr_drop_factor,
-            "warmup": lr_warmup,
-        }
-        self.backbone = build_backbone(backbone, data_info.input_shape, pretrained)
-        self.classifier = nn.Linear(self.backbone.num_features, data_info.n_classes)
-        self._epoch_loss = EpochMean()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of ``x [B, ...]``."""
-        logits: Tensor = self.classifier(self.backbone(x))
-        return logits.float()
-
-    def train_views(self) -> Mapping[str, str]:
-        """One view under ``augmentation``."""
-        return {"x": self.augmentation}
 
     def single_label(self, batch: Batch) -> Tensor:
         """The label ``[B]`` that each item is trained on, -1 where it has none."""
@@ -142,21 +122,5 @@ class CrossEntropy(CrowdModule):
             return no_loss(label.device)
         logits = self(batch["x"])
         loss = F.cross_entropy(logits, label, ignore_index=-1, label_smoothing=self.label_smoothing)
-        self._epoch_loss.add(loss)
+        self.epoch_loss.add(loss)
         return loss
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs ``train_loss``: the mean over the epoch's steps."""
-        mean = self._epoch_loss.pop()
-        if mean is not None:
-            self.log("train_loss", mean)
-
-    def configure_optimizers(self) -> Any:
-        """The optimiser and its schedule over the whole training."""
-        optimiser = build_optimiser(self.parameters(), **self.optimiser_args)
-        steps = int(self.trainer.estimated_stepping_batches)
-        return lightning_optimisers(optimiser, build_schedule(optimiser, total_steps=steps, **self.schedule_args))
-
-    def predict_consensus(self, x: Tensor) -> Tensor:
-        """Log-probabilities ``[B, C]``."""
-        return torch.log_softmax(self(x), dim=-1)

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from datamodules.names import UnknownName, unknown_name
 from datamodules.seeds import derive_seed
+from datamodules.votes import VoteLists, check_votes, drawn_classes, shuffled_lists
 
 #: delivery -> what an item is trained on
 DELIVERIES: Mapping[str, str] = {
@@ -38,29 +38,6 @@ DELIVERIES: Mapping[str, str] = {
     "shuffled_sls": "sls with the items' votes dealt to other items: the control that breaks the pairing",
     "stale(E)": "sls whose drawn class is kept for E epochs, e.g. stale(5)",
 }
-
-#: bits of a number that holds a vote's item, random key and class, and the most that a key takes of them;
-#: two votes of one item with equal keys, whose order is not random, are too rare to matter
-_BITS = 62
-_MOST_KEY_BITS = 40
-
-
-class VoteLists(NamedTuple):
-    """Every item's votes as a list, item after item.
-
-    Attributes:
-        classes: class ids ``[V]`` int64 of all votes, an item's beside each other.
-        starts: where each item's list begins, ``[N]`` int64.
-        counts: votes of each item, ``[N]`` int64.
-    """
-
-    classes: Tensor
-    starts: Tensor
-    counts: Tensor
-
-    def entry(self, epoch: int) -> Tensor:
-        """Class ids ``[N]`` of entry ``epoch mod m`` of each item's list of m votes."""
-        return self.classes[self.starts + epoch % self.counts]
 
 
 def deliver(name: str, votes: Tensor, epoch: int, seed: int) -> Tensor:
@@ -111,32 +88,6 @@ def parse_delivery(name: str) -> tuple[str, int]:
     return "sls", int(epochs)
 
 
-def check_votes(votes: Tensor) -> None:
-    """ValueError unless ``votes`` are ``[N, C]`` integers, none negative, at least one an item."""
-    if votes.ndim != 2:
-        raise ValueError(f"votes have shape {tuple(votes.shape)}; [items, classes] is needed")
-    if votes.is_floating_point() or votes.is_complex() or votes.dtype == torch.bool:
-        raise ValueError(_not_integers(votes))
-    negative = (votes < 0).any(dim=1)
-    if bool(negative.any()):
-        row = int(negative.nonzero()[0])
-        raise ValueError(f"votes of row {row} are {votes[row].tolist()}: a count is negative; give counts from 0 up")
-    without = votes.sum(dim=1) == 0
-    if bool(without.any()):
-        row, n_without = int(without.nonzero()[0]), int(without.sum())
-        raise ValueError(f"row {row} has no votes (in all {n_without} of {len(votes)} rows); leave out such items")
-
-
-def _not_integers(votes: Tensor) -> str:
-    what = f"votes are {str(votes.dtype).removeprefix('torch.')}"
-    if votes.is_floating_point():
-        broken = (votes != votes.floor()).any(dim=1).nonzero()
-        if len(broken):
-            row = int(broken[0])
-            return f"{what}, and row {row} holds {votes[row].tolist()}; give counts, not frequencies"
-    return f"{what}; whole counts are needed from row 0 on: pass votes.long()"
-
-
 # --- votes one by one -------------------------------------------------------------------------
 
 
@@ -150,43 +101,7 @@ def vote_lists(votes: Tensor, seed: int, delivery: str = "multipass") -> VoteLis
         seed: seed of the run.
         delivery: whose order it is, ``multipass`` or ``deterministic``.
     """
-    return _shuffled_lists(votes, _generator(votes, seed, f"{delivery} order"))
-
-
-def _shuffled_lists(votes: Tensor, generator: torch.Generator) -> VoteLists:
-    """Lists in random order: one sort of numbers that hold item, random key and class, from high to low bits."""
-    n_items, n_classes = votes.shape
-    class_bits = max(0, n_classes - 1).bit_length()
-    key_bits = min(_MOST_KEY_BITS, _BITS - class_bits - max(0, n_items - 1).bit_length())
-    cells = torch.arange(votes.numel(), device=votes.device).repeat_interleave(votes.flatten())
-    numbers = torch.randint(1 << key_bits, cells.shape, generator=generator, device=votes.device)
-    items = cells // max(1, n_classes)
-    classes = cells.sub_(items, alpha=n_classes)
-    numbers.add_(items.bitwise_left_shift_(key_bits)).bitwise_left_shift_(class_bits).add_(classes)
-    counts = votes.sum(dim=1)
-    return VoteLists(_sorted(numbers).bitwise_and_((1 << class_bits) - 1), counts.cumsum(0) - counts, counts)
-
-
-def _sorted(numbers: Tensor) -> Tensor:
-    """``numbers`` ``[V]`` put in order. On the CPU numpy's vectorised sort takes a fraction of torch's time."""
-    if numbers.device.type != "cpu":
-        return numbers.sort().values
-    numbers.numpy().sort()
-    return numbers
-
-
-def _class_of_vote(votes: Tensor, numbers: Tensor) -> Tensor:
-    """Class ids ``[N, K]`` of the votes with ``numbers`` ``[N, K]``, where an item's votes are numbered by class."""
-    return torch.searchsorted(votes.cumsum(dim=1), numbers, right=True)
-
-
-def _drawn(votes: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
-    """Class ids ``[N, n_draws]`` of votes drawn with replacement: exactly the frequencies, no rounding."""
-    shape = (len(votes), n_draws)
-    uniform = torch.rand(shape, generator=generator, device=votes.device, dtype=torch.float64)
-    counts = votes.sum(dim=1, keepdim=True)
-    # a product that rounds up to the count would be no vote's number
-    return _class_of_vote(votes, (uniform * counts).long().minimum(counts - 1))
+    return shuffled_lists(votes, _generator(votes, seed, f"{delivery} order"))
 
 
 def _generator(votes: Tensor, seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
@@ -218,7 +133,7 @@ def _deterministic(votes: Tensor, epoch: int, seed: int) -> Tensor:
 
 
 def _sls(votes: Tensor, epoch: int, seed: int) -> Tensor:
-    return _drawn(votes, 1, _generator(votes, seed, "sls", epoch)).squeeze(1)
+    return drawn_classes(votes, 1, _generator(votes, seed, "sls", epoch)).squeeze(1)
 
 
 def _shuffled_sls(votes: Tensor, epoch: int, seed: int) -> Tensor:
@@ -239,54 +154,3 @@ _BY_NAME: Mapping[str, Callable[[Tensor, int, int], Tensor]] = {
     "sls": _sls,
     "shuffled_sls": _shuffled_sls,
 }
-
-
-# --- fewer votes ------------------------------------------------------------------------------
-
-
-def budget_votes(votes: Tensor, k: int, seed: int, replacement: bool = False) -> Tensor:
-    """``k`` of each item's votes, drawn at random: the regime ``votes=k``.
-
-    Without replacement an item with fewer votes keeps all, and with one seed what a smaller budget keeps is
-    part of what a larger one keeps. One draw per seed, whatever is trained on it, keeps comparisons paired.
-
-    Args:
-        votes: integers ``[N, C]``, at least one vote an item.
-        k: votes to keep an item, at least 1.
-        seed: seed of the draw.
-        replacement: every item gets exactly ``k`` votes drawn from its frequencies.
-
-    Returns:
-        Votes ``[N, C]`` int64 on the same device.
-
-    Raises:
-        ValueError: for votes that :func:`check_votes` refuses, ``k`` below 1, or ``k`` above every item's
-            number of votes without replacement, which would be no budget at all.
-    """
-    check_votes(votes)
-    if k < 1:
-        raise ValueError(f"k is {k}; a budget is at least 1 vote an item")
-    votes = votes.long()
-    most = int(votes.sum(dim=1).max()) if len(votes) else k
-    if k > most and not replacement:
-        raise ValueError(
-            f"k is {k}, but no item has more than {most} votes; take k up to {most}, or all votes as they are"
-        )
-    kept = _with_replacement(votes, k, seed) if replacement else _without_replacement(votes, k, seed)
-    # scattered into items x classes
-    return torch.bincount(kept, minlength=votes.numel()).view(votes.shape)
-
-
-def _without_replacement(votes: Tensor, k: int, seed: int) -> Tensor:
-    """Cells (item x C + class) of the first ``k`` votes of every item's shuffled list."""
-    lists = _shuffled_lists(votes, _generator(votes, seed, "budget"))
-    owners = torch.arange(len(votes), device=votes.device).repeat_interleave(lists.counts)
-    places = torch.arange(len(owners), device=votes.device) - lists.starts[owners]
-    return (owners * votes.shape[1] + lists.classes)[places < k]
-
-
-def _with_replacement(votes: Tensor, k: int, seed: int) -> Tensor:
-    """Cells (item x C + class) of ``k`` votes drawn anew for every item."""
-    classes = _drawn(votes, k, _generator(votes, seed, "budget with replacement"))
-    rows = torch.arange(len(votes), device=votes.device).unsqueeze(1)
-    return (rows * votes.shape[1] + classes).flatten()

@@ -15,10 +15,10 @@ SHAPES = [(3, 32, 32), (1, 8, 8), (3, 28, 28), (1, 5, 7)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["small_cnn", "small_cnn_wide", "mlp"])
+@pytest.mark.parametrize("name", ["small_cnn", "small_cnn_wide", "mlp", "linear"])
 def test_features_have_the_announced_width(name: str, shape: tuple[int, ...]) -> None:
     backbone = build_backbone(name, shape)
-    features = backbone(torch.randn(2, *shape))
+    features = backbone(torch.randn(2, *shape, requires_grad=True))
     assert features.shape == (2, backbone.num_features)
     features.sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in backbone.parameters() if p.grad is not None)
@@ -26,8 +26,36 @@ def test_features_have_the_announced_width(name: str, shape: tuple[int, ...]) ->
 
 def test_mlp_takes_feature_vectors_and_others_say_so() -> None:
     assert build_backbone("mlp", (12,))(torch.randn(3, 12)).shape == (3, 128)
-    with pytest.raises(ValueError, match="use backbone 'mlp'"):
+    assert build_backbone("mlp", (1000,))(torch.randn(3, 1000)).shape == (3, 128)
+    with pytest.raises(ValueError, match="use backbone 'mlp' or 'linear'"):
         build_backbone("small_cnn", (12,))
+
+
+def test_linear_passes_features_on_as_they_are() -> None:
+    x = torch.randn(3, 1000)
+    backbone = build_backbone("linear", (1000,))
+    assert torch.equal(backbone(x), x) and not list(backbone.parameters())
+    images = torch.randn(2, 3, 4, 4)
+    assert torch.equal(build_backbone("linear", (3, 4, 4))(images), images.flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "channels"), [("small_cnn", 128), ("small_cnn_wide", 256), ("resnet18", 512), ("efficientnet_b0", 1280)]
+)
+def test_the_input_of_the_pooling_layer_is_the_last_feature_map(name: str, channels: int) -> None:
+    backbone = build_backbone(name, (3, 32, 32)).eval()
+    layer, seen = backbone.pooling_layer(), []
+    assert layer is not None
+    layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    features = backbone(torch.randn(2, 3, 32, 32))
+    assert [map_.shape[:2] for map_ in seen] == [(2, channels)] and seen[0].ndim == 4
+    (gradient,) = torch.autograd.grad(features.sum(), seen[0])
+    assert gradient.shape == seen[0].shape
+
+
+@pytest.mark.parametrize("name", ["mlp", "linear", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
+def test_networks_without_a_map_of_channels_first_have_no_pooling_layer(name: str) -> None:
+    assert build_backbone(name, (3, 224, 224)).pooling_layer() is None
 
 
 def test_one_item_in_evaluation_is_the_same_as_in_a_batch() -> None:

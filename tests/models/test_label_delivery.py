@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from models.label_delivery.delivery import budget_votes, deliver, parse_delivery, vote_lists
+from models.label_delivery.delivery import deliver, parse_delivery, vote_lists
 
 HARD = ["majority", "multipass", "deterministic", "sls", "shuffled_sls", "stale(3)"]
 SEEDS = st.integers(0, 2**31 - 1)
@@ -140,7 +140,7 @@ def soft_gradient(logits: Tensor, frequencies: Tensor) -> Tensor:
 
 @settings(max_examples=25)
 @given(votes=vote_tables(), seed=SEEDS)
-def test_over_all_votes_the_mean_gradient_is_the_soft_one_and_the_covariance_that_of_a_draw(
+def test_over_all_votes_mean_loss_and_gradient_are_the_soft_ones_and_the_covariance_that_of_a_draw(
     votes: Tensor, seed: int
 ) -> None:
     # exact: a lap of multipass shows every vote once, so its mean is the expectation of a draw
@@ -150,6 +150,8 @@ def test_over_all_votes_the_mean_gradient_is_the_soft_one_and_the_covariance_tha
     found = gradients(logits, labels)
     p = votes[0].double() / m
     torch.testing.assert_close(found.mean(0), soft_gradient(logits, p))
+    losses = torch.nn.functional.cross_entropy(logits.expand(m, -1), labels, reduction="none")
+    torch.testing.assert_close(losses.mean(), torch.nn.functional.cross_entropy(logits, p))
     centred = found - found.mean(0)
     torch.testing.assert_close(centred.t() @ centred / m, p.diag() - p.outer(p))
     excess = found.square().sum(1).mean() - soft_gradient(logits, p).square().sum()
@@ -195,64 +197,19 @@ def test_other_epochs_and_other_seeds_give_other_labels(name: str) -> None:
     assert not torch.equal(first, deliver(name, votes, 0, 1))
 
 
-# --- budgets ----------------------------------------------------------------------------------
-
-
-@settings(max_examples=40)
-@given(votes=vote_tables(), seed=SEEDS, data=st.data())
-def test_a_budget_is_a_subset_and_items_with_fewer_votes_keep_all(
-    votes: Tensor, seed: int, data: st.DataObject
-) -> None:
-    counts = votes.sum(1)
-    k = data.draw(st.integers(1, int(counts.max())))
-    kept = budget_votes(votes, k, seed)
-    assert (kept <= votes).all() and (kept >= 0).all()
-    assert torch.equal(kept.sum(1), counts.clamp_max(k))
-    assert torch.equal(kept[counts <= k], votes[counts <= k])
-    assert torch.equal(kept, budget_votes(votes, k, seed))
-    assert (budget_votes(votes, max(1, k - 1), seed) <= kept).all()
-
-
-@settings(max_examples=20)
-@given(votes=vote_tables(), seed=SEEDS, k=st.integers(1, 60))
-def test_with_replacement_every_item_gets_k_votes_from_its_own_classes(votes: Tensor, seed: int, k: int) -> None:
-    drawn = budget_votes(votes, k, seed, replacement=True)
-    assert (drawn.sum(1) == k).all() and (drawn[votes == 0] == 0).all()
-    assert torch.equal(drawn, budget_votes(votes, k, seed, replacement=True))
-
-
-def test_budgets_keep_each_vote_with_the_same_probability() -> None:
-    votes = torch.tensor([[6, 3, 1]]).repeat(20_000, 1)
-    for replacement in (False, True):
-        mean = budget_votes(votes, 5, 0, replacement).double().mean(0)
-        torch.testing.assert_close(mean, torch.tensor([3, 1.5, 0.5]).double(), atol=0.04, rtol=0)
-    # the one vote of the last class is kept at most once without replacement
-    assert int(budget_votes(votes, 5, 0)[:, 2].max()) == 1
-    assert int(budget_votes(votes, 5, 0, replacement=True)[:, 2].max()) > 1
-
-
 # --- bad input --------------------------------------------------------------------------------
 
 
 def test_bad_votes_are_refused_with_their_row_and_the_remedy() -> None:
     good = torch.tensor([[1, 2], [3, 0]])
-    for call in (lambda votes: deliver("sls", votes, 0, 0), lambda votes: budget_votes(votes, 1, 0)):
-        with pytest.raises(ValueError, match=r"row 1 are \[-1, 3\]: a count is negative"):
-            call(torch.tensor([[1, 2], [-1, 3]]))
-        with pytest.raises(ValueError, match=r"row 1 has no votes \(in all 1 of 2 rows\); leave out"):
-            call(torch.tensor([[1, 2], [0, 0]]))
-        with pytest.raises(ValueError, match=r"row 1 holds \[0.5, 0.5\]; give counts, not frequencies"):
-            call(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-        with pytest.raises(ValueError, match=r"votes are float32; .* pass votes.long\(\)"):
-            call(good.float())
-        with pytest.raises(ValueError, match=r"shape \(2,\); \[items, classes\]"):
-            call(good[0])
+    with pytest.raises(ValueError, match=r"row 1 are \[-1, 3\]: a count is negative"):
+        deliver("sls", torch.tensor([[1, 2], [-1, 3]]), 0, 0)
+    with pytest.raises(ValueError, match=r"row 1 has no votes \(in all 1 of 2 rows\); leave out"):
+        deliver("sls", torch.tensor([[1, 2], [0, 0]]), 0, 0)
+    with pytest.raises(ValueError, match=r"votes are float32; .* pass votes.long\(\)"):
+        deliver("sls", good.float(), 0, 0)
     with pytest.raises(ValueError, match="epoch is -1"):
         deliver("sls", good, -1, 0)
-    with pytest.raises(ValueError, match="k is 0"):
-        budget_votes(good, 0, 0)
-    with pytest.raises(ValueError, match="k is 4, but no item has more than 3 votes"):
-        budget_votes(good, 4, 0)
 
 
 @pytest.mark.parametrize("name", ["multipas", "stale5", "shuffled-sls"])
@@ -270,4 +227,3 @@ def test_stale_needs_a_number_of_epochs(name: str) -> None:
 @pytest.mark.parametrize("name", [*HARD, "soft"])
 def test_no_items_are_no_labels(name: str) -> None:
     assert len(deliver(name, torch.zeros(0, 3, dtype=torch.long), 0, 0)) == 0
-    assert budget_votes(torch.zeros(0, 3, dtype=torch.long), 2, 0).shape == (0, 3)
