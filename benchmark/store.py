@@ -4,6 +4,7 @@ Layout under the results folder::
 
     cells/<dataset>/<method>/<regime>-s<seed>-<digest>/   result.json, weights.pt
     failures/<digest>.json                                the last failure of a cell; never a result
+    pairs/<digest>.json                                   what a probe found of two trained methods
     quarantine/                                           records that could not be read
     locks/<digest>                                        held by the worker of a cell
     log.jsonl                                             one line per event, for machines
@@ -106,14 +107,8 @@ class Store:
 
     def save_failure(self, cell: Cell, digest: str, error: str, trace: str) -> None:
         """Records that ``cell`` failed: ``error`` is one line, ``trace`` the whole traceback."""
-        path = _made(self._failure_path(digest))
         record = {"cell": cell.model_dump(), "error": error, "trace": trace, "at": _now()}
-        temporary = path.with_suffix(f".{uuid.uuid4().hex[:8]}.tmp")
-        try:
-            _write_synced(temporary, json.dumps(record, indent=1))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        _replace(self._failure_path(digest), json.dumps(record, indent=1))
 
     def failure(self, digest: str) -> dict[str, Any] | None:
         """The last failure of a cell (keys ``cell, error, trace, at``), or None."""
@@ -126,6 +121,17 @@ class Store:
         if isinstance(record, dict) and isinstance(record.get("error"), str):
             return record
         return {"error": "the record of this failure cannot be read", "trace": ""}
+
+    def save_pair(self, digest: str, text: str) -> None:
+        """Records what a probe found of two trained methods."""
+        _replace(self._pair_path(digest), text)
+
+    def load_pair(self, digest: str) -> str | None:
+        """The text of that record, or None where it is absent or cannot be read: then it is made again."""
+        try:
+            return self._pair_path(digest).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):
+            return None
 
     @contextmanager
     def lock(self, digest: str) -> Iterator[None]:
@@ -149,6 +155,9 @@ class Store:
     def _failure_path(self, digest: str) -> Path:
         return self.root / "failures" / f"{digest}.json"
 
+    def _pair_path(self, digest: str) -> Path:
+        return self.root / "pairs" / f"{digest}.json"
+
     def _quarantine(self, folder: Path, why: str, warn: Callable[[str], None]) -> None:
         kept = self.root / "quarantine" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
         try:
@@ -162,6 +171,16 @@ def _made(path: Path) -> Path:
     """``path``, once the folder that it lies in is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes ``path`` in one step, whether or not it was there."""
+    temporary = _made(path).with_suffix(f".{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        _write_synced(temporary, text)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write_synced(path: Path, text: str) -> None:

@@ -25,6 +25,11 @@ PROTOCOLS = {
     "consensus": "benchmark.evaluate.consensus",
     "tendency": "benchmark.evaluate.tendency",
     "skill": "benchmark.evaluate.skill",
+    "distribution": "benchmark.evaluate.distribution",
+    "flatness": "benchmark.evaluate.flatness",
+    "ood": "benchmark.evaluate.ood",
+    "examples": "benchmark.evaluate.examples",
+    "gradients": "benchmark.evaluate.gradients",
 }
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
 
 from benchmark.evaluate.measured import Measured, finite_or_none
+from benchmark.evaluate.predictions import predicted_log_probabilities
 from benchmark.metrics import ECE
 from datamodules.base import CrowdDataModule
 from models.base import CrowdModule
@@ -22,7 +21,8 @@ def measure(method: CrowdModule, datamodule: CrowdDataModule) -> Measured:
     """
     if datamodule.data.test_labels is None:
         return Measured()
-    log_probabilities, target = _predict(method, datamodule)
+    log_probabilities = predicted_log_probabilities(method, datamodule.test_dataloader())
+    target = datamodule.data.test_labels
     n_classes = datamodule.info.n_classes
     predicted = log_probabilities.argmax(-1)
     calibration = ECE(n_bins=CALIBRATION_BINS, binning="equal_mass")
@@ -36,15 +36,3 @@ def measure(method: CrowdModule, datamodule: CrowdDataModule) -> Measured:
             "test_ece": finite_or_none(float(calibration.compute())),
         }
     )
-
-
-def _predict(method: CrowdModule, datamodule: CrowdDataModule) -> tuple[Tensor, Tensor]:
-    """Log-probabilities ``[N, C]`` in float64 and clean labels ``[N]`` of the test set, in order."""
-    outputs, targets = [], []
-    for batch in datamodule.test_dataloader():
-        outputs.append(method.predict_consensus(batch["x"].to(method.device)).double().cpu())
-        targets.append(batch["target"].cpu())
-    log_probabilities = torch.cat(outputs)
-    if not torch.isfinite(log_probabilities.exp()).all():
-        raise ValueError(f"{type(method).__name__}.predict_consensus returned NaN or infinite probabilities")
-    return log_probabilities, torch.cat(targets)

@@ -84,7 +84,7 @@ class SoftKL(_MeanOverItems):
 
     def _costs(self, probabilities: Tensor, frequencies: Tensor) -> Tensor:
         crossed = -(frequencies * probabilities.clamp_min(self.floor).log()).sum(1)
-        return crossed - _entropy(frequencies)
+        return crossed - entropy(frequencies)
 
 
 class JensenShannon(_MeanOverItems):
@@ -100,8 +100,7 @@ class JensenShannon(_MeanOverItems):
     """
 
     def _costs(self, probabilities: Tensor, frequencies: Tensor) -> Tensor:
-        mean_entropy = (_entropy(probabilities) + _entropy(frequencies)) / 2
-        return (_entropy((probabilities + frequencies) / 2) - mean_entropy).clamp_min(0)
+        return jensen_shannon(probabilities, frequencies)
 
 
 class SoftBrier(_MeanOverItems):
@@ -146,8 +145,8 @@ class EntropyCorrelation(Metric):
     def update(self, predictions: Tensor, targets: Tensor) -> None:
         """Adds a batch; see :func:`known_distributions` for both arguments ``[B, C]``."""
         probabilities, frequencies = known_distributions(predictions, targets)
-        self.predicted.append(_entropy(probabilities))
-        self.human.append(_entropy(frequencies))
+        self.predicted.append(entropy(probabilities))
+        self.human.append(entropy(frequencies))
 
     def compute(self) -> Tensor:
         """The correlation in [-1, 1] as a float64 scalar; NaN if all entropies of one side are equal."""
@@ -159,7 +158,13 @@ class EntropyCorrelation(Metric):
         return (centred.prod(dim=0).sum() / spread).clamp(-1, 1)
 
 
-def _entropy(distributions: Tensor) -> Tensor:
+def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
+    """Jensen-Shannon divergence ``[n]`` in nats of each pair of distributions ``[n, C]``."""
+    mean_entropy = (entropy(first) + entropy(second)) / 2
+    return (entropy((first + second) / 2) - mean_entropy).clamp_min(0)
+
+
+def entropy(distributions: Tensor) -> Tensor:
     """Entropy ``[n]`` in nats of distributions ``[n, C]``; sorted first, so that classes may change places."""
     return torch.special.entr(distributions.sort(dim=1).values).sum(1)
 

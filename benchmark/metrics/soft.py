@@ -10,6 +10,14 @@ from torchmetrics import Metric
 
 from benchmark.metrics.probabilities import as_probabilities, check_targets
 
+#: smallest predicted probability taken seriously, unless another is given
+FLOOR = 1e-12
+
+
+def cross_entropy(frequencies: Tensor, probabilities: Tensor, floor: float = FLOOR) -> Tensor:
+    """``-sum_c q[c] log p[c]`` ``[n]`` in nats of each item's frequencies q and probabilities p, both ``[n, C]``."""
+    return -(frequencies * probabilities.clamp_min(floor).log()).sum(1)
+
 
 class SoftNLL(Metric):
     """Mean cross-entropy, in nats, between vote frequencies and predicted probabilities.
@@ -34,7 +42,7 @@ class SoftNLL(Metric):
     total: Tensor
     count: Tensor
 
-    def __init__(self, floor: float = 1e-12, **kwargs: Any) -> None:
+    def __init__(self, floor: float = FLOOR, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not 0 < floor < 1:
             raise ValueError(f"floor is {floor}; it must lie between 0 and 1")
@@ -55,8 +63,7 @@ class SoftNLL(Metric):
         mass = targets.double()
         known = (mass >= 0).all(1) & (mass.sum(1) > 0)
         frequencies = mass[known] / mass[known].sum(1, keepdim=True)
-        costs = -(frequencies * probabilities[known].clamp_min(self.floor).log()).sum(1)
-        self.total += costs.sum()
+        self.total += cross_entropy(frequencies, probabilities[known], self.floor).sum()
         self.count += int(known.sum())
 
     def compute(self) -> Tensor:

@@ -73,6 +73,24 @@ def test_probabilities_of_exactly_zero_and_one_have_a_bin(binning: str) -> None:
     assert float(metric.compute()) == pytest.approx(1 / 3)
 
 
+def test_ece_is_that_of_a_hand_made_example_with_probabilities_of_exactly_zero_and_one() -> None:
+    # confidences 1, 1, 1, 0.75, 0.75, 0.5; right, wrong, right, right, right, wrong
+    predictions = torch.tensor([[1, 0], [1, 0], [0, 1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5]])
+    targets = torch.tensor([0, 1, 1, 0, 1, 1])
+    expected = {
+        # [0.5, 0.75): |0 - 0.5| x 1; [0.75, 1]: |4 - 4.5|, the ones included; over 6 items
+        ("equal_width", 4): (0.5 + 0.5) / 6,
+        # halves of the sorted confidences: 0.5, 0.75, 0.75 with 2 right; 1, 1, 1 with 2 right
+        ("equal_mass", 2): (abs(2 - 2) + abs(2 - 3)) / 6,
+        ("equal_width", 1): abs(4 - 5) / 6,
+        ("equal_mass", 1): abs(4 - 5) / 6,
+    }
+    for (binning, n_bins), value in expected.items():
+        metric = ECE(n_bins, binning)  # type: ignore[arg-type]
+        metric.update(predictions, targets)
+        assert float(metric.compute()) == pytest.approx(value, abs=1e-12)
+
+
 @pytest.mark.parametrize("binning", ["equal_mass", "equal_width"])
 def test_ece_of_a_perfect_and_of_a_perfectly_wrong_predictor(binning: str) -> None:
     for target, expected in ((0, 0.0), (1, 1.0)):
