@@ -3,12 +3,14 @@
 ``leaderboards/gate/<profile>/<paper>/<table>.json`` holds, for each number of a table, mean, spread, n and how
 far it may move. A number may move by ::
 
-    allowed = max(FLOOR, SPREADS * std * sqrt(1 / n_was + 1 / n_is))
+    allowed = max(floor(mean), SPREADS * std * sqrt(1 / n_was + 1 / n_is))
 
 that is, by ``SPREADS`` standard errors of a difference of two means of independent seeds. On the same machine
 the same cell gives the same bits and nothing moves; another processor or torch release rounds differently,
 which is at most as much as drawing other seeds. ``std`` is the number's own or, where larger, the median of
-its metric over the table: three seeds that happen to agree must not make a gate that nobody can pass.
+its metric over the table: three seeds that happen to agree must not make a gate that nobody can pass. ``floor`` is
+``FLOOR``, which suits fractions and nats; of numbers above ``LARGE`` in size (a trace of thousands) it is the share
+``RELATIVE_FLOOR``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from benchmark.report.layout import DASH
 from benchmark.report.model import Report, ReportCell
 
 FLOOR = 0.01
+LARGE = 10.0
+RELATIVE_FLOOR = 0.02
 SPREADS = 3.0
 
 Place = tuple[str, str, str]
@@ -102,11 +106,12 @@ def baseline_path(root: Path, profile: str, table: str) -> Path:
     return root / "gate" / profile / f"{table}.json"
 
 
-def tolerance(std: float | None, n_was: int, n_is: int) -> float:
-    """How far a mean over ``n_was`` seeds may be from one over ``n_is``; see the module's docstring."""
+def tolerance(std: float | None, n_was: int, n_is: int, mean: float = 0.0) -> float:
+    """How far a mean over ``n_was`` seeds, ``mean``, may be from one over ``n_is``; see the module's docstring."""
+    floor = RELATIVE_FLOOR * abs(mean) if abs(mean) > LARGE else FLOOR
     if std is None or n_was < 1 or n_is < 1:
-        return FLOOR
-    return max(FLOOR, SPREADS * std * math.sqrt(1 / n_was + 1 / n_is))
+        return floor
+    return max(floor, SPREADS * std * math.sqrt(1 / n_was + 1 / n_is))
 
 
 def make_baseline(report: Report) -> Baseline:
@@ -139,7 +144,7 @@ def _held(cell: ReportCell, typical: dict[str, float]) -> HeldNumber:
         mean=cell.mean,
         std=spread if cell.std is not None else None,
         n=cell.n,
-        tolerance=tolerance(spread, cell.n, cell.n),
+        tolerance=tolerance(spread, cell.n, cell.n, cell.mean),
     )
 
 
@@ -203,7 +208,7 @@ def _moved(held: HeldNumber, cell: ReportCell | None) -> Moved | None:
         return Moved(*held.place, held.mean, None, held.tolerance, "no longer in the table")
     if cell.mean is None:
         return Moved(*held.place, held.mean, None, held.tolerance, cell.reason or cell.status)
-    allowed = held.tolerance if cell.n == held.n else tolerance(held.std, held.n, cell.n)
+    allowed = held.tolerance if cell.n == held.n else tolerance(held.std, held.n, cell.n, held.mean)
     far = abs(cell.mean - held.mean) > allowed
     if cell.status != "done" or far:
         return Moved(*held.place, held.mean, cell.mean, allowed, cell.reason)

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from benchmark.spec import ClaimSpec, SpecError, TableSpec
+from benchmark.spec import SpecError, TableSpec
+from benchmark.table_parts import ClaimSpec
 from datamodules.names import unknown_name
 
 
@@ -30,6 +31,11 @@ class Side(_Frozen):
         return [(self.row, column) for column in self.columns]
 
 
+def _same_length(first: Side, second: Side) -> None:
+    if len(first.columns) != len(second.columns):
+        raise ValueError("first and second must name equally many columns: they are compared pair by pair")
+
+
 class _TwoSides(_Frozen):
     metric: str
     first: Side
@@ -37,8 +43,7 @@ class _TwoSides(_Frozen):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> _TwoSides:
-        if len(self.first.columns) != len(self.second.columns):
-            raise ValueError("first and second must name equally many columns: they are compared pair by pair")
+        _same_length(self.first, self.second)
         return self
 
     def places(self) -> list[Place]:
@@ -60,6 +65,35 @@ class Equivalence(_TwoSides):
     kind: Literal["equivalence"]
     margin: float = Field(gt=0)
     """In the metric's units."""
+
+
+class NonInferiority(_TwoSides):
+    """The first side is at least as good as the second, or worse by less than ``margin`` (one one-sided test)."""
+
+    kind: Literal["non_inferiority"]
+    margin: float = Field(gt=0)
+    """In the metric's units."""
+
+
+class GainCorrelation(_Frozen):
+    """Items on which the first side's array is lower than the second's by more are those with more of ``against``."""
+
+    kind: Literal["gain_correlation"]
+    first: Side
+    second: Side
+    array: str
+    """Name in ``Result.arrays``, in full (no prefix goes before), lower is better, e.g. ``example_soft_nll``."""
+    against: str
+    """Name in ``Result.arrays``, e.g. ``example_distance``; the same in both sides, or they were not paired."""
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> GainCorrelation:
+        _same_length(self.first, self.second)
+        return self
+
+    def places(self) -> list[Place]:
+        """All places that the test reads."""
+        return [*self.first.places(), *self.second.places()]
 
 
 class _OneRow(_Frozen):
@@ -96,13 +130,26 @@ class Value(_OneRow):
     above: float
 
 
-ClaimTest = PairedDifference | Equivalence | Trend | Correlation | Value
-KINDS: dict[str, type[PairedDifference] | type[Equivalence] | type[Trend] | type[Correlation] | type[Value]] = {
+class Equals(_OneRow):
+    """A metric differs from ``value`` by less than ``margin`` (two one-sided tests), e.g. "at chance"."""
+
+    kind: Literal["equals"]
+    metric: str
+    value: float
+    margin: float = Field(gt=0)
+    """In the metric's units."""
+
+
+ClaimTest = PairedDifference | Equivalence | NonInferiority | GainCorrelation | Trend | Correlation | Value | Equals
+KINDS: dict[str, type[ClaimTest]] = {
     "paired_difference": PairedDifference,
     "equivalence": Equivalence,
+    "non_inferiority": NonInferiority,
     "trend": Trend,
     "correlation": Correlation,
+    "gain_correlation": GainCorrelation,
     "value": Value,
+    "equals": Equals,
 }
 
 
@@ -122,7 +169,7 @@ def parse_test(claim: ClaimSpec, spec: TableSpec) -> ClaimTest:
         raise SpecError(f"{owner}: {_first(error)}") from error
     _check("row", (row for row, _ in test.places()), (row.name for row in spec.rows), owner)
     _check("column", (column for _, column in test.places()), (column.name for column in spec.columns), owner)
-    if not isinstance(test, Correlation):
+    if not isinstance(test, Correlation | GainCorrelation):
         _check("metric", [test.metric], (metric.name for metric in spec.metrics), owner)
     return test
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmark.claims.evaluate import Verdict, adjusted
 from benchmark.report.atomic import write_text
-from benchmark.report.layout import DASH, signed
+from benchmark.report.layout import DASH, p_text, signed
 
 _HEADER = ("profile", "verdict", "effect [interval]", "n", "p", "p (Holm)", "data", "reason")
 
@@ -20,17 +20,21 @@ What each paper asserts, in our words, and whether the results here show it. Eve
 `annobench claims` from the store, by these rules:
 
 - The unit is the seed; columns are averaged within a seed first. An effect is positive in the claim's direction.
-- *Shown*: the 95 % t interval of the mean effect lies above 0 (equivalence: both one-sided tests have p < 0.05,
-  so the 90 % interval lies within the margin).
+- *Shown*: the 95 % t interval of the mean effect lies above 0 (equivalence, and equality with a constant:
+  both one-sided tests have p < 0.05, so the 90 % interval lies within the margin; non-inferiority, "at least as good":
+  the lower end of the 90 % interval is above minus the margin).
 - *Contradicted*: the interval lies on the wrong side. *Not shown*: neither.
-  Where all seeds have the very same effect, no spread is known and the signs decide (six seeds are needed).
+  Where all seeds have the very same effect, no spread is known and the signs decide (six seeds are needed, five
+  where the test is one-sided).
   Where one side is a single realisation (data as published) and the other a control drawn anew in each seed, the
   interval is the prediction interval for one more draw of the control, because seeds repeat the first side's luck.
 - A verdict is about the data and the profile in its line. Under `cpu` and `demo`, networks and epochs are far from the
   paper's: a *contradicted* there says that the claim fails at that scale.
 - *Not testable here*: fewer than two seeds have a value.
-- A correlation over epochs is taken to be no more certain than a single run's.
-- p is two-sided and each claim's own; p (Holm) is adjusted over all claims of a paper under a profile."""
+- A correlation over epochs is taken to be no more certain than a single run's. A correlation over items counts once a
+  seed, because all items of a seed are scored by the same two trained networks.
+- p is each claim's own and two-sided, except one-sided for non-inferiority;
+  p (Holm) is adjusted over all claims of a paper under a profile."""
 
 
 def to_markdown(verdicts: Iterable[Verdict]) -> str:
@@ -72,8 +76,8 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
         f"**{verdict.verdict}**",
         _effect(verdict),
         str(verdict.n),
-        _p(verdict.p),
-        _p(verdict.p_holm),
+        p_text(verdict.p),
+        p_text(verdict.p_holm),
         _flat(verdict.data),
         _flat(verdict.reason) or DASH,
     )
@@ -85,12 +89,6 @@ def _effect(verdict: Verdict) -> str:
     ends = f"[{signed(verdict.low, 3)}, {signed(verdict.high, 3)}]"
     level = "" if verdict.confidence == 0.95 else f" ({verdict.confidence:.0%})"
     return f"{signed(verdict.effect, 3)} {ends}{level}"
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return DASH
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
 def _flat(text: str) -> str:

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchmark.report.compare import compare_rows
 from benchmark.report.model import DELTA_SPREADS, DELTA_TOLERANCE, CellStatus, Report, ReportCell
 from benchmark.report.notes import data_line, fact_lines, hardware_line, note_lines
 from benchmark.report.statistics import Spread, spread
+from benchmark.report.values import prefixes, value_at
 from benchmark.result import DONE, FAILED, MISSING, NOT_APPLICABLE, Outcome
-from benchmark.spec import MetricSpec, ProfileSpec, RowSpec, TableSpec
+from benchmark.spec import TableSpec
+from benchmark.table_parts import MetricSpec, ProfileSpec, RowSpec
 
 
 def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], data_notes: Sequence[str] = ()) -> Report:
@@ -31,13 +34,15 @@ def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], dat
         SpecError: if the table has no such profile.
     """
     chosen = spec.profile(profile)
+    prefix = prefixes(spec)
     cells = [
-        _cell(row, column.name, metric, _at(outcomes, row.name, column.name), chosen)
+        _cell(row, column.name, metric, _at(outcomes, row.name, column.name), chosen, prefix)
         for row in spec.rows
         for column in spec.columns
         for metric in spec.metrics
     ]
     marked = tuple(_mark_best(cells, spec))
+    comparisons = compare_rows(spec, outcomes)
     return Report(
         table=spec.table,
         kind=spec.kind,
@@ -53,7 +58,8 @@ def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], dat
         references=spec.references,
         cells=marked,
         facts=fact_lines(spec, profile, outcomes),
-        notes=note_lines(spec, profile, outcomes, marked, data_notes),
+        notes=note_lines(spec, profile, outcomes, marked, comparisons, data_notes),
+        comparisons=comparisons,
     )
 
 
@@ -63,10 +69,15 @@ def _at(outcomes: Sequence[Outcome], row: str, column: str) -> list[Outcome]:
 
 
 def _cell(
-    row: RowSpec, column: str, metric: MetricSpec, outcomes: Sequence[Outcome], profile: ProfileSpec
+    row: RowSpec,
+    column: str,
+    metric: MetricSpec,
+    outcomes: Sequence[Outcome],
+    profile: ProfileSpec,
+    prefix: dict[str, str],
 ) -> ReportCell:
-    done = [outcome.result for outcome in outcomes if outcome.status == DONE and outcome.result is not None]
-    summary = spread([result.metrics.get(metric.name) for result in done])
+    done = [outcome for outcome in outcomes if outcome.status == DONE and outcome.result is not None]
+    summary = spread([value_at(prefix, outcome, metric.name) for outcome in done])
     paper = row.values.get(column, {}).get(metric.name)
     # a column may bring other data than the profile's, and that is not the paper's
     comparable = profile.is_papers_data and all(outcome.cell.dataset == profile.dataset for outcome in outcomes)

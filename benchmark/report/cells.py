@@ -13,8 +13,18 @@ from benchmark.result import Outcome, Result
 
 
 def cell_frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """One row a done cell: place, seed, digest, metrics (fractions or in their own unit), provenance."""
-    return pd.DataFrame([_record(at, at.result) for at in outcomes if at.result is not None])
+    """One line a done cell: place, seed, digest, metrics (fractions or in their own unit), provenance.
+
+    Where several columns of a row show the same cell, it is one line and ``column`` names them all, ``last;best``.
+    """
+    columns: dict[tuple[str, str, int], list[str]] = {}
+    first: dict[tuple[str, str, int], Outcome] = {}
+    for at in outcomes:
+        if at.result is not None:
+            key = (at.row, at.digest, at.cell.seed)
+            columns.setdefault(key, []).append(at.column)
+            first.setdefault(key, at)
+    return pd.DataFrame([_record(at, at.result, columns[key]) for key, at in first.items() if at.result is not None])
 
 
 def write_cells(table: str, outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
@@ -25,12 +35,12 @@ def write_cells(table: str, outcomes: Sequence[Outcome], folder: Path) -> list[P
     return [write_text(folder / f"{table}_cells.csv", frame.to_csv(index=False, lineterminator="\n"))]
 
 
-def _record(outcome: Outcome, result: Result) -> dict[str, Any]:
+def _record(outcome: Outcome, result: Result, columns: Sequence[str]) -> dict[str, Any]:
     source = result.provenance
     seconds = source.get("seconds", {})
     return {
         "row": outcome.row,
-        "column": outcome.column,
+        "column": ";".join(columns),
         "dataset": outcome.cell.dataset,
         "regime": outcome.cell.regime,
         "seed": outcome.cell.seed,

@@ -8,11 +8,13 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from benchmark.report.atomic import write_text
+from benchmark.report.compare import Comparison
 from benchmark.report.layout import DASH, MINUS, Block, Layout, TextCell, lay_out
 from benchmark.report.model import Report, ReportCell
 from datamodules.names import unknown_name
@@ -32,8 +34,14 @@ def render(report: Report, form: str) -> str:
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
-    """Writes ``<folder>/<paper>/<table>.md``, ``.csv`` and ``.json``, each whole or not at all."""
-    return [write_text(folder / f"{report.table}.{form}", render(report, form)) for form in ("md", "csv", "json")]
+    """Writes ``<folder>/<paper>/<table>.md``, ``.csv`` and ``.json``, each whole or not at all.
+
+    A table that compares rows gets ``<table>_comparisons.csv`` beside them.
+    """
+    written = [write_text(folder / f"{report.table}.{form}", render(report, form)) for form in ("md", "csv", "json")]
+    if report.comparisons:
+        written.append(write_text(folder / f"{report.table}_comparisons.csv", comparisons_csv(report)))
+    return written
 
 
 # --- Markdown ---------------------------------------------------------------------------------
@@ -92,12 +100,21 @@ def _markdown_text(text: str) -> str:
 
 def to_csv(report: Report) -> str:
     """Tidy: one line per cell and metric; empty where there is no value. Line feeds, RFC 4180 quoting."""
+    return _csv(report, [_cell_record(cell) for cell in report.cells], CSV_COLUMNS)
+
+
+def comparisons_csv(report: Report) -> str:
+    """Likewise one line per comparison of a row with the reference row; ``difference`` is row minus reference."""
+    columns = ("table", "profile", "data", *(field.name for field in fields(Comparison)))
+    return _csv(report, [each.record() for each in report.comparisons], columns)
+
+
+def _csv(report: Report, records: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, fieldnames=CSV_COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(stream, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
     shared = {"table": report.table, "profile": report.profile, "data": report.data}
-    for cell in report.cells:
-        writer.writerow({**shared, **_cell_record(cell)})
+    writer.writerows({**shared, **record} for record in records)
     return stream.getvalue()
 
 
@@ -109,6 +126,7 @@ def to_json(report: Report) -> str:
         "data": report.data,
         "hardware": report.hardware,
         "cells": [_cell_record(cell) for cell in report.cells],
+        "comparisons": [each.record() for each in report.comparisons],
         "notes": [*report.facts, *report.notes, *lay_out(report).footnotes],
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -2,7 +2,8 @@
 
 With several columns a block is a metric and its groups are the columns, as the papers print them; with one
 column there is a single block and its groups are the metrics. On the paper's own data a group holds the
-paper's value, ours and the difference; on a stand-in the paper's values stand in blocks of their own.
+paper's value, ours and the difference; on a stand-in the paper's values stand in blocks of their own. Paired
+comparisons follow, a block a metric.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from benchmark.report.compare import Comparison
 from benchmark.report.model import Report, ReportCell
-from benchmark.spec import ColumnSpec, MetricSpec, RowSpec
+from benchmark.table_parts import ColumnSpec, MetricSpec, RowSpec
 
 DASH = "–"
 MINUS = "−"
@@ -67,6 +69,7 @@ def lay_out(report: Report) -> Layout:
     if not report.is_papers_data:
         blocks += _values_apart(report)
     blocks += _references(report)
+    blocks += [_comparisons(report, metric, footnotes) for metric in report.metrics if _compared(report, metric)]
     return Layout(tuple(blocks), tuple(footnotes.lines()))
 
 
@@ -78,6 +81,13 @@ def signed(value: float, digits: int) -> str:
 def number(value: float | None, digits: int) -> str:
     """``value`` with ``digits`` decimals and a true minus sign; an en dash for None."""
     return DASH if value is None else f"{value:.{digits}f}".replace("-", MINUS)
+
+
+def p_text(value: float | None) -> str:
+    """A p-value with three decimals; an en dash for None."""
+    if value is None:
+        return DASH
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
 def _grouped(report: Report) -> list[tuple[str, list[Group]]]:
@@ -128,13 +138,14 @@ def _ours_text(cell: ReportCell, metric: MetricSpec, footnotes: Footnotes) -> st
 
 
 def _paper_text(value: float | None) -> str:
-    """The paper's value with the decimals it was printed with, two at least."""
+    """The paper's value with the decimals it was printed with, two at least where it is below ten."""
     return number(value, _decimals(value))
 
 
 def _decimals(value: float | None) -> int:
     text = repr(float(value or 0.0))
-    return max(2, len(text.partition(".")[2]) if "e" not in text else 6)
+    least = 2 if abs(value or 0.0) < 10 else 1
+    return max(least, len(text.partition(".")[2]) if "e" not in text else 6)
 
 
 def _values_apart(report: Report) -> list[Block]:
@@ -162,3 +173,43 @@ def _values_block(report: Report, heading: str, named: Mapping[str, Mapping[str,
         decimals = max(_decimals(value) for value in numbers)
         rows.append((TextCell(label), *(TextCell(number(value, decimals)) for value in numbers)))
     return Block(heading, ("Method", *(f"{column.label}: {metric.label}" for column, metric in groups)), tuple(rows))
+
+
+# --- comparisons ------------------------------------------------------------------------------
+
+_COMPARED = ("better in", "p (t)", "Holm (t)", "p (Wilcoxon)", "Holm (Wilcoxon)")
+
+
+def _compared(report: Report, metric: MetricSpec) -> list[Comparison]:
+    return [each for each in report.comparisons if each.metric == metric.name]
+
+
+def _comparisons(report: Report, metric: MetricSpec, footnotes: Footnotes) -> Block:
+    """One line a comparison: difference with interval, seeds in which the row is better, p-values."""
+    rows = {row.name: row.label for row in report.rows}
+    columns = {column.name: column.label for column in report.columns}
+    here = _compared(report, metric)
+    better = "lower" if metric.direction == "min" else "higher"
+    heading = f"Paired comparisons: {metric.label} minus that of {rows[here[0].reference]} ({better} is better)"
+    if not report.is_papers_data:
+        heading += f", on {report.data}"
+    wide = len(columns) > 1
+    lines = [
+        (
+            TextCell(rows[each.row]),
+            *([TextCell(columns[each.column])] if wide else []),
+            *(TextCell(text) for text in _comparison_texts(each, metric, footnotes)),
+        )
+        for each in here
+    ]
+    return Block(heading, ("Method", *(["Column"] if wide else []), "difference [95 %]", *_COMPARED), tuple(lines))
+
+
+def _comparison_texts(each: Comparison, metric: MetricSpec, footnotes: Footnotes) -> list[str]:
+    digits = metric.digits + 1  # differences of paired seeds are smaller than what they differ from
+    mark = f" {footnotes.mark(each.reason)}" if each.reason else ""
+    difference = DASH if each.difference is None else signed(each.difference, digits)
+    if each.low is not None and each.high is not None:
+        difference += f" [{signed(each.low, digits)}, {signed(each.high, digits)}]"
+    p_values = (each.p_t, each.p_t_holm, each.p_wilcoxon, each.p_wilcoxon_holm)
+    return [difference + mark, f"{each.better} of {each.n}" if each.n else DASH, *(p_text(p) for p in p_values)]

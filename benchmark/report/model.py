@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.spec import ColumnSpec, MetricSpec, PaperSpec, ReferenceRow, RowSpec
+from benchmark.report.compare import Comparison
+from benchmark.table_parts import ColumnSpec, MetricSpec, PaperSpec, ReferenceRow, RowSpec
 
 CellStatus = Literal["done", "partial", "failed", "missing", "n/a"]
 
@@ -71,6 +72,8 @@ class Report:
     """What this table is: data, profile, seeds, selection, precision, hardware."""
     notes: tuple[str, ...]
     """Everything else to know: of data, sources, rows, failures, statistics."""
+    comparisons: tuple[Comparison, ...] = ()
+    """Rows held against the reference row, by metric, column and row; empty where the table asks for none."""
 
     def cell(self, row: str, column: str, metric: str) -> ReportCell:
         """The cell at a place; KeyError if the table has no such place."""

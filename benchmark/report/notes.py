@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmark.report.compare import Comparison, comparison_notes
 from benchmark.report.model import DELTA_SPREADS, DELTA_TOLERANCE, ReportCell
 from benchmark.report.statistics import smallest_wilcoxon_p
 from benchmark.result import FAILED, Outcome
-from benchmark.spec import ProfileSpec, TableSpec, TrainArgs
+from benchmark.spec import Cell, TableSpec
+from benchmark.table_parts import ProfileSpec
 
 SELECTION_RULES = {
     "last": "the model after the last epoch is tested",
     "best_noisy_validation": "the epoch with the best accuracy on held-out noisy labels is tested",
+    "last_and_best_votes": "the last epoch is tested, and in the columns named so the epoch with the lowest soft "
+    "negative log-likelihood on held-out votes",
 }
 
 
@@ -52,27 +56,67 @@ def fact_lines(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> tu
     chosen = spec.profile(profile)
     seeds = _unique(outcome.cell.seed for outcome in outcomes)
     takes = f" ({chosen.takes})" if chosen.takes else ""
-    trains = [outcome.cell.train for outcome in outcomes]
     lines = [
         f"Data: {data_line(spec, chosen, outcomes)}.",
         f"Profile: {profile}{takes}.",
         f"Seeds: {len(seeds) or chosen.seeds}; ours is mean ± sample standard deviation (number of seeds).",
-        *_training(trains),
+        *_encoders(spec, outcomes),
+        *_training(spec, outcomes),
         f"Hardware: {hardware_line(outcomes)}.",
     ]
     return tuple(lines)
 
 
-def _training(trains: Sequence[TrainArgs]) -> list[str]:
-    if not trains:
+def _encoders(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[str]:
+    if not any(outcome.cell.encoder for outcome in outcomes):
         return []
-    rules = _unique(SELECTION_RULES[train.selection] for train in trains)
+    return [f"Items: {_by_place(spec, outcomes, lambda cell: _items(cell.encoder))}."]
+
+
+def _items(encoder: dict[str, Any]) -> str:
+    if not encoder:
+        return "the images or features of the data set as they are"
+    args = ", ".join(f"{name} {value}" for name, value in encoder.items() if name != "name")
+    return f"features of the frozen encoder {encoder.get('name')}" + (f" ({args})" if args else "")
+
+
+def _training(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[str]:
+    if not outcomes:
+        return []
+    selections = _unique(outcome.cell.train.selection for outcome in outcomes)
+    # two states of one run are tested there, neither before training has ended
+    read = "read only" if "last_and_best_votes" in selections else "read once,"
     return [
-        f"Epochs: {_listed(train.max_epochs for train in trains)}; precision: "
-        f"{_listed(train.precision for train in trains)}; CPU threads a cell: "
-        f"{_listed(train.threads for train in trains)}.",
-        f"Selection: {'; in other rows '.join(rules)}. The test set is read once, after training.",
+        f"Epochs: {_by_place(spec, outcomes, lambda cell: cell.train.max_epochs)}; precision: "
+        f"{_by_place(spec, outcomes, lambda cell: cell.train.precision)}; CPU threads a cell: "
+        f"{_by_place(spec, outcomes, lambda cell: cell.train.threads)}.",
+        f"Selection: {f'; in other {_differing(spec, outcomes)} '.join(SELECTION_RULES[each] for each in selections)}. "
+        f"The test set is {read} after training.",
     ]
+
+
+def _differing(spec: TableSpec, outcomes: Sequence[Outcome]) -> str:
+    """``columns`` if the rule of selection is each column's own, else ``rows``."""
+    rules = {column.name: set[str]() for column in spec.columns}
+    for outcome in outcomes:
+        rules[outcome.column].add(outcome.cell.train.selection)
+    return "columns" if all(len(names) <= 1 for names in rules.values()) else "rows"
+
+
+def _by_place(spec: TableSpec, outcomes: Sequence[Outcome], value: Callable[[Cell], Any]) -> str:
+    """``value`` of the cells: alone where they agree, else with the columns, or the rows, in which it holds."""
+    values = _unique(value(outcome.cell) for outcome in outcomes)
+    if len(values) == 1:
+        return str(values[0])
+    columns = {column.label: [at for at in outcomes if at.column == column.name] for column in spec.columns}
+    rows = {row.label: [at for at in outcomes if at.row == row.name] for row in spec.rows}
+    for places in (columns, rows):
+        found = {label: _unique(value(outcome.cell) for outcome in here) for label, here in places.items()}
+        if all(len(here) <= 1 for here in found.values()):
+            return " and ".join(
+                f"{each} in {', '.join(label for label, here in found.items() if here == [each])}" for each in values
+            )
+    return _listed(values)
 
 
 def note_lines(
@@ -80,6 +124,7 @@ def note_lines(
     profile: str,
     outcomes: Sequence[Outcome],
     cells: Sequence[ReportCell],
+    comparisons: Sequence[Comparison] = (),
     data_notes: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """All notes, each once, from the general to the particular."""
@@ -98,18 +143,20 @@ def note_lines(
         (row.label, f"the paper's values are from {row.source}." * bool(row.source)) for row in spec.rows
     )
     lines += _together((row.label, f"published values from {row.source}.") for row in spec.references)
-    lines += _statistics(cells)
+    lines += _statistics(cells, comparisons)
     lines += _flags(cells)
     lines += _failures(outcomes)
     return tuple(_unique(lines))
 
 
-def _statistics(cells: Sequence[ReportCell]) -> list[str]:
+def _statistics(cells: Sequence[ReportCell], comparisons: Sequence[Comparison]) -> list[str]:
     n = max((cell.n for cell in cells), default=0)
     if n == 0:
         return ["No cell is done: nothing was measured yet."]
     if n == 1:
         return ["One seed only: no spread is known, and no difference between rows can be told from chance."]
+    if comparisons:
+        return comparison_notes(comparisons)
     if smallest_wilcoxon_p(n) < 0.05:
         return []
     return [

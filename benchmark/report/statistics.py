@@ -132,8 +132,18 @@ def wilcoxon_exact(differences: Sequence[Value]) -> float | None:
     kept = present(differences)
     if not any(kept):
         return 1.0 if kept else None
-    exact = stats.PermutationMethod(n_resamples=max(9999, 2 ** min(len(kept), 16)), rng=np.random.default_rng(0))
-    return float(stats.wilcoxon(kept, zero_method="pratt", method=exact).pvalue)
+    # Pratt: zeros are ranked too and count for neither side; doubled, ranks of ties are whole numbers
+    doubled = (2 * stats.rankdata(np.abs(kept))).astype(int) * (np.array(kept) != 0)
+    total = int(doubled.sum())
+    chances = np.zeros(total + 1)  # of each sum of the ranks with a plus sign, every sign being even odds
+    chances[0] = 1.0
+    for rank in doubled:
+        shifted = np.zeros_like(chances)
+        shifted[rank:] = chances[: total + 1 - rank]
+        chances = (chances + shifted) / 2
+    observed = int(doubled[np.array(kept) > 0].sum())
+    as_far = np.abs(2 * np.arange(total + 1) - total) >= abs(2 * observed - total)
+    return min(1.0, float(chances[as_far].sum()))
 
 
 def smallest_wilcoxon_p(n: int) -> float:
@@ -172,6 +182,15 @@ def equivalence(differences: Sequence[Value], margin: float) -> float | None:
     above = stats.ttest_1samp(kept, -margin, alternative="greater").pvalue
     below = stats.ttest_1samp(kept, margin, alternative="less").pvalue
     return float(max(above, below))
+
+
+def one_sided_t(values: Sequence[Value], above: float) -> float | None:
+    """p of "the mean is at most ``above``" by Student's t; None where there is no spread to test with."""
+    summary = spread(values)
+    if summary.mean is None or not summary.std:
+        return None
+    statistic = (summary.mean - above) / (summary.std / math.sqrt(summary.n))
+    return float(stats.t.sf(statistic, summary.n - 1))
 
 
 def spearman(first: Sequence[Value], second: Sequence[Value], confidence: float = 0.95) -> Interval | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmark.result import Outcome, Result
-from benchmark.spec import Cell, TableSpec
+from benchmark.spec import Cell, TableSpec, digest_of
 
 Numbers = Callable[[str, str, int], Mapping[str, float | None] | str]
 
@@ -68,5 +68,6 @@ def outcomes_of(spec: TableSpec, profile: str, numbers: Numbers, seeds: int | No
             )
         else:
             result = result_of(planned.cell, what)
-            found.append(Outcome(planned.row, planned.column, planned.cell, "0", "done", result))
+            digest = digest_of(planned.cell.model_dump())
+            found.append(Outcome(planned.row, planned.column, planned.cell, digest, "done", result))
     return found

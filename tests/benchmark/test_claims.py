@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmark.claims import evaluate_claims, to_json, to_markdown, write_claims
 from benchmark.claims.evaluate import Verdict
+from benchmark.claims.judge import judge
+from benchmark.claims.kinds import parse_test
 from benchmark.report.statistics import prediction_interval, prediction_p
 from benchmark.result import Outcome
 from benchmark.spec import SpecError
+from benchmark.table_parts import ClaimSpec
 from tests.benchmark.fixtures_report import outcomes_of, result_of, small_spec
 
 BETTER = {
@@ -229,3 +233,143 @@ def test_by_chance_alone_one_realisation_is_judged_wrongly_in_a_twentieth_of_cas
     assert wrong == pytest.approx(0.05, abs=0.015)
     p_values = [prediction_p(row) for row in effects.tolist()]
     assert np.mean([p is not None and p < 0.05 for p in p_values]) == pytest.approx(wrong, abs=1e-9)
+
+
+# --- non-inferiority, equality with a constant, correlation over items ----------------------------
+
+NO_WORSE = {**BETTER, "kind": "non_inferiority", "margin": 0.02}
+AT_CHANCE = {"kind": "equals", "metric": "test_accuracy", "row": "second", "columns": ["easy"], "value": 0.1}
+GAIN = {
+    "kind": "gain_correlation",
+    "first": {"row": "first", "columns": ["easy", "hard"]},
+    "second": {"row": "second", "columns": ["easy", "hard"]},
+    "array": "nll",
+    "against": "distance",
+}
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([0.05, 0.06, 0.055], "shown"),
+        ([-0.005, 0.001, -0.002], "shown"),
+        ([-0.05, -0.06, -0.055], "contradicted"),
+        ([-0.02, -0.025, -0.015], "not shown"),
+        ([0.05, -0.06, 0.01], "not shown"),
+        ([-0.01] * 3, "not shown"),
+        ([-0.01] * 5, "shown"),
+        ([-0.03] * 5, "contradicted"),
+        ([0.05], "not testable here"),
+    ],
+)
+def test_at_least_as_good_allows_the_margin_and_no_more(differences: list[float], expected: str) -> None:
+    verdict = _verdict(NO_WORSE, differences)
+    assert verdict.verdict == expected
+    if len(set(differences)) > 1:
+        assert verdict.confidence == 0.9 and verdict.low is not None and verdict.high is not None
+        assert verdict.p == pytest.approx(stats.ttest_1samp(differences, -0.02, alternative="greater").pvalue)
+        assert (verdict.low > -0.02) == (expected == "shown") and (verdict.high < -0.02) == (expected == "contradicted")
+
+
+def test_at_least_as_good_is_judged_by_the_metrics_direction() -> None:
+    test = {**NO_WORSE, "metric": "test_nll"}
+    assert _verdict(test, [-0.05, -0.06, -0.055], metric="test_nll").verdict == "shown"
+    assert _verdict(test, [0.05, 0.06, 0.055], metric="test_nll").verdict == "contradicted"
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.099, 0.101, 0.103], "shown"),
+        ([0.20, 0.21, 0.19], "contradicted"),
+        ([0.05, 0.15, 0.10], "not shown"),
+        ([0.1] * 3, "not shown"),
+        ([0.1] * 5, "shown"),
+        ([0.3] * 3, "not shown"),
+        ([0.3] * 6, "contradicted"),
+    ],
+)
+def test_a_metric_equals_a_constant_within_the_margin(accuracies: list[float], expected: str) -> None:
+    spec = small_spec(claims=[{"id": "it", "says": "it", "source": "x", "test": {**AT_CHANCE, "margin": 0.02}}])
+    outcomes = outcomes_of(
+        spec, "cpu", lambda row, column, seed: {"test_accuracy": accuracies[seed]}, seeds=len(accuracies)
+    )
+    verdict = evaluate_claims(spec, "cpu", outcomes)[0]
+    assert verdict.verdict == expected and "= 0.1, within ±0.02" in verdict.test
+    assert verdict.effect == pytest.approx(float(np.mean(accuracies)) - 0.1)
+
+
+def test_equivalence_of_seeds_that_agree_exactly_needs_five_of_them() -> None:
+    assert _verdict(EQUAL, [0.0, 0.0]).verdict == "not shown"
+    assert _verdict(EQUAL, [0.0] * 5).verdict == "shown"
+
+
+@pytest.mark.parametrize("kind", ["non_inferiority", "equals"])
+def test_at_the_margin_a_claim_is_shown_in_a_twentieth_of_cases(kind: str) -> None:
+    document = NO_WORSE if kind == "non_inferiority" else {**AT_CHANCE, "margin": 0.02}
+    spec = small_spec()
+    test = parse_test(ClaimSpec(id="it", says="it", source="x", test=document), spec)
+    generator = np.random.default_rng(0)
+    effects = generator.normal(-0.02, 0.001, size=(400, 5))
+    judged = [judge(test, row)[0] for row in effects.tolist()]
+    assert judged.count("shown") / 400 == pytest.approx(0.05, abs=0.033)
+    assert judged.count("contradicted") / 400 < 0.083, "three standard errors above a twentieth"
+
+
+def _gain(slope: float, seeds: int = 4, **changes: Any) -> Verdict:
+    """The first row's loss is lower by ``slope`` times the distance and noise of its own."""
+    spec = small_spec(claims=[{"id": "it", "says": "it", "source": "Figure 1", "test": GAIN}])
+    outcomes = []
+    for each in outcomes_of(spec, "cpu", lambda *_: {}, seeds=seeds):
+        of_seed = np.random.default_rng([each.cell.seed, each.column == "easy"])
+        distance, noise = of_seed.random(60), of_seed.normal(size=(2, 60))
+        nll = 1.0 + noise[int(each.row == "first")] - (slope * distance if each.row == "first" else 0.0)
+        arrays = {"distance": distance.tolist(), "nll": nll.tolist(), **changes.get(each.row, {})}
+        result = result_of(each.cell, {}, arrays=arrays)
+        outcomes.append(Outcome(each.row, each.column, each.cell, each.digest, "done", result))
+    return evaluate_claims(spec, "cpu", outcomes)[0]
+
+
+def test_the_gain_grows_with_the_distance_by_spearman_over_items_and_t_over_seeds() -> None:
+    assert _gain(20.0).verdict == "shown" and _gain(-20.0).verdict == "contradicted"
+    none = _gain(0.0)
+    assert none.n == 4 and none.effect is not None and abs(none.effect) < 0.2
+    assert "correlation over items" in none.test
+
+
+def test_the_gains_effect_is_the_mean_of_scipys_correlations_over_columns() -> None:
+    distance, first, second = [0.0, 0.1, 0.2, 0.3, 0.4], [1.0, 0.9, 0.7, 0.8, 0.1], [1.0, 1.0, 1.0, 1.0, 1.0]
+    verdict = _gain(0.0, first={"distance": distance, "nll": first}, second={"distance": distance, "nll": second})
+    gains = [high - low for low, high in zip(first, second, strict=True)]
+    assert verdict.effect == pytest.approx(stats.spearmanr(distance, gains).statistic)
+
+
+@pytest.mark.parametrize(
+    "arrays", [{"distance": [0.5] * 60}, {"nll": []}, {"nll": [1.0] * 59}], ids=["other votes", "absent", "other items"]
+)
+def test_a_gain_of_other_items_or_votes_is_not_testable_and_says_why(arrays: dict[str, list[float]]) -> None:
+    verdict = _gain(1.0, second=arrays)
+    assert verdict.verdict == "not testable here" and "of other items" in verdict.reason
+
+
+def test_a_claim_reads_its_columns_metric_by_the_columns_prefix() -> None:
+    columns = [
+        {"name": "easy", "label": "Last", "regime": "aggre"},
+        {"name": "hard", "label": "Best", "regime": "aggre", "prefix": "best_"},
+    ]
+    test = {**BETTER, "first": {"row": "first", "columns": ["hard"]}, "second": {"row": "first", "columns": ["easy"]}}
+    spec = small_spec(columns=columns, claims=[{"id": "it", "says": "it", "source": "x", "test": test}])
+    outcomes = outcomes_of(
+        spec, "cpu", lambda row, _, seed: {"test_accuracy": 0.5, "best_test_accuracy": 0.6 + 0.001 * seed}
+    )
+    verdict = evaluate_claims(spec, "cpu", outcomes)[0]
+    assert verdict.verdict == "shown" and verdict.effect == pytest.approx(0.101)
+
+
+def test_names_of_the_new_kinds_are_checked() -> None:
+    with pytest.raises(SpecError, match="equally many columns"):
+        _verdict({**GAIN, "first": {"row": "first", "columns": ["easy"]}}, [0.1, 0.2])
+    with pytest.raises(SpecError, match="did you mean test_accuracy"):
+        _verdict({**NO_WORSE, "metric": "test_acuracy"}, [0.1, 0.2])
+    with pytest.raises(SpecError, match="margin"):
+        _verdict(AT_CHANCE, [0.1, 0.2])

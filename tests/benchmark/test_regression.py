@@ -120,3 +120,19 @@ def test_committed_numbers_are_finite(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"mean": 0.81', '"mean": NaN', 1))
     with pytest.raises(RegressionError, match="does not hold committed numbers"):
         read_baseline("demo/small", "demo", tmp_path)
+
+
+def test_large_numbers_have_a_floor_of_their_own_size_and_small_ones_keep_theirs() -> None:
+    # a trace of thousands moves by more than .01 when a processor rounds differently
+    assert tolerance(0.0, 3, 3, mean=5_000.0) == tolerance(None, 1, 1, mean=-5_000.0) == pytest.approx(100.0)
+    assert tolerance(0.0, 3, 3, mean=10.0) == tolerance(0.0, 3, 3, mean=0.9) == FLOOR
+    assert tolerance(200.0, 3, 3, mean=5_000.0) == tolerance(200.0, 3, 3) > 100.0
+
+
+def test_numbers_under_a_columns_prefix_are_held() -> None:
+    columns = [{"name": "best", "label": "Best", "regime": "aggre", "prefix": "best_"}]
+    rows = [{"name": "first", "label": "First", "method": "cross_entropy"}]
+    spec = small_spec(columns=columns, rows=rows, references=[])
+    numbers = {"test_accuracy": 0.1, "best_test_accuracy": 0.8, "best_test_nll": 0.5}
+    held = make_baseline(build_report(spec, "demo", outcomes_of(spec, "demo", lambda *_: numbers)))
+    assert {(each.metric, each.mean) for each in held.numbers} == {("test_accuracy", 0.8), ("test_nll", 0.5)}

@@ -17,11 +17,8 @@ from hypothesis import strategies as st
 
 import benchmark.report
 from benchmark.report.build import build_report
-from benchmark.report.figures import figure_records, write_figure
 from benchmark.report.formats import FORMATS, render, write_report
-from benchmark.result import Outcome
-from benchmark.spec import SpecError
-from tests.benchmark.fixtures_report import outcomes_of, result_of, small_spec
+from tests.benchmark.fixtures_report import outcomes_of, small_spec
 
 
 def _plain(row: str, column: str, seed: int) -> dict[str, float | None]:
@@ -142,7 +139,7 @@ def test_json_has_the_keys_that_others_rely_on_and_is_strict() -> None:
     spec = small_spec()
     report = build_report(spec, "cpu", outcomes_of(spec, "cpu", _plain))
     document = json.loads(render(report, "json"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert set(document) == {"table", "profile", "data", "hardware", "cells", "notes"}
+    assert set(document) == {"table", "profile", "data", "hardware", "cells", "comparisons", "notes"}
     keys = {"row", "column", "metric", "paper", "mean", "std", "n", "delta", "status"}
     assert len(document["cells"]) == 8 and all(set(cell) == keys for cell in document["cells"])
     assert document["hardware"] == "a processor (2 cores)"
@@ -174,6 +171,32 @@ def test_reference_rows_stand_under_their_own_heading() -> None:
     text = render(build_report(spec, "cpu", outcomes_of(spec, "cpu", _plain)), "md")
     assert "0.8777" in text.partition("Published reference rows (never run here)")[2]
     assert "0.8777" not in text.partition("Published reference rows (never run here)")[0]
+
+
+def test_facts_say_where_an_encoder_was_used_and_where_epochs_differ() -> None:
+    encoder = {"name": "patches", "filters": 512}
+    profile = {"dataset": "cifar10n", "seeds": 2, "train": {"max_epochs": 40}, "encoder": encoder}
+    both = small_spec(profiles={"cpu": profile})
+    hard = {"encoder": {}, "train": {"max_epochs": 8, "selection": "last_and_best_votes"}}
+    one = small_spec(profiles={"cpu": {**profile, "columns": {"hard": hard}}})
+    by_row = small_spec(profiles={"cpu": {**profile, "rows": {"first": {"train": {"max_epochs": 9}}}}})
+    facts = [
+        " ".join(build_report(spec, "cpu", outcomes_of(spec, "cpu", _plain)).facts) for spec in (both, one, by_row)
+    ]
+    assert "Items: features of the frozen encoder patches (filters 512). Epochs: 40;" in facts[0]
+    assert "patches (filters 512) in Easy and the images or features of the data set as they are in Hard." in facts[1]
+    assert "Epochs: 40 in Easy and 8 in Hard;" in facts[1] and "Epochs: 9 in First and 40 in Second;" in facts[2]
+    assert "lowest soft negative log-likelihood on held-out votes" in facts[1]
+    assert "in other columns the last epoch" in facts[1] and "read only after training" in facts[1]
+    plain = build_report(small_spec(), "cpu", outcomes_of(small_spec(), "cpu", _plain)).facts
+    assert not any("Items" in fact for fact in plain) and any("Epochs: 2;" in fact for fact in plain)
+
+
+def test_large_printed_values_keep_their_one_decimal() -> None:
+    rows = [{"name": "first", "label": "First", "method": "cross_entropy", "values": {"easy": {"test_nll": 4946.0}}}]
+    spec = small_spec(rows=rows, references=[])
+    text = render(build_report(spec, "cpu", outcomes_of(spec, "cpu", _plain)), "md")
+    assert "| 4946.0 " in text and "4946.00" not in text
 
 
 class _Text(HTMLParser):
@@ -242,63 +265,6 @@ def test_files_are_written_whole_and_leave_nothing_behind(tmp_path: Path) -> Non
     ]
     assert write_report(report, tmp_path) == paths
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["small.csv", "small.json", "small.md"]
-
-
-# --- figures ----------------------------------------------------------------------------------
-
-CURVES = {"form": "curves", "y": ["val_accuracy", "mean_skill"], "paper": {"mean_skill": {"end": 0.763}}}
-SCATTER = {"form": "scatter", "x": "skill_true", "y": ["skill_estimated"]}
-
-
-def _with_curves(profile: str, figure: dict[str, object]) -> tuple[object, list[Outcome]]:
-    spec = small_spec(kind="figure", figure=figure)
-    outcomes = []
-    for outcome in outcomes_of(spec, profile, _plain):
-        result = result_of(
-            outcome.cell,
-            {"test_accuracy": 0.5},
-            curves={"val_accuracy": [0.1, None, 0.3], "mean_skill": [0.8, 0.7, 0.9]},
-            arrays={"skill_true": [0.5, None, 0.7, 0.9, 0.2], "skill_estimated": [0.6, 0.4, 0.8, 0.9, 0.1]},
-        )
-        failed = outcome.row == "second" and outcome.column == "hard"
-        status = "failed" if failed else "done"
-        outcomes.append(
-            Outcome(outcome.row, outcome.column, outcome.cell, "0", status, None if failed else result, "x" * failed)
-        )
-    return spec, outcomes
-
-
-@pytest.mark.parametrize("figure", [CURVES, SCATTER], ids=["curves", "scatter"])
-def test_figures_are_drawn_with_their_data_even_if_a_panel_lacks(figure: dict[str, object], tmp_path: Path) -> None:
-    spec, outcomes = _with_curves("cpu", figure)
-    picture, table, document = write_figure(spec, "cpu", outcomes, tmp_path)  # type: ignore[arg-type]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    points = json.loads(document.read_text())["points"]
-    # 3 places with a result, 3 seeds; 2 + 3 epochs that have a value, or 4 annotators whose skills are known
-    assert len(points) == 3 * 3 * (5 if figure is CURVES else 4)
-    assert len(list(csv.DictReader(io.StringIO(table.read_text())))) == len(points)
-
-
-def test_the_same_points_give_the_same_picture(tmp_path: Path) -> None:
-    spec, outcomes = _with_curves("cpu", SCATTER)
-    first, second = (
-        write_figure(spec, "cpu", outcomes, tmp_path / name)[0].read_bytes()  # type: ignore[arg-type]
-        for name in ("a", "b")
-    )
-    assert first == second
-
-
-def test_a_figure_without_any_result_is_empty_panels(tmp_path: Path) -> None:
-    spec, _ = _with_curves("cpu", CURVES)
-    assert figure_records(spec, []) == []  # type: ignore[arg-type]
-    assert write_figure(spec, "cpu", [], tmp_path)[0].stat().st_size > 0  # type: ignore[arg-type]
-
-
-def test_a_table_is_not_drawn_and_a_figure_must_say_how(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="not a figure"):
-        write_figure(small_spec(), "cpu", [], tmp_path)
-    with pytest.raises(ValueError, match="kind is 'figure'"):
-        small_spec(kind="figure")
 
 
 def test_the_packages_import_nothing_heavy_until_a_function_is_asked_for() -> None:

@@ -35,3 +35,15 @@ def test_a_table_without_results_writes_no_file(tmp_path: Path) -> None:
     outcomes = outcomes_of(spec, "cpu", lambda row, column, seed: "missing")
     assert write_cells(spec.table, outcomes, tmp_path) == []
     assert cell_frame(outcomes).empty and not list(tmp_path.iterdir())
+
+
+def test_columns_that_show_one_cell_are_one_line_that_names_them() -> None:
+    columns = [
+        {"name": "last", "label": "Last", "regime": "aggre"},
+        {"name": "best", "label": "Best", "regime": "aggre", "prefix": "best_"},
+    ]
+    rows = [{"name": name, "label": name, "method": "cross_entropy"} for name in ("first", "second")]
+    spec = small_spec(columns=columns, rows=rows, references=[])
+    frame = cell_frame(outcomes_of(spec, "cpu", lambda *_: {"test_accuracy": 0.5, "best_test_accuracy": 0.6}))
+    assert len(frame) == 2 * 3 and set(frame.column) == {"last;best"}
+    assert set(frame.best_test_accuracy) == {0.6} and list(frame.columns)[:2] == ["row", "column"]

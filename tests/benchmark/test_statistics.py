@@ -15,6 +15,7 @@ from benchmark.report.statistics import (
     bootstrap_interval,
     equivalence,
     holm,
+    one_sided_t,
     paired_differences,
     paired_t,
     slope,
@@ -77,6 +78,26 @@ def test_wilcoxon_is_the_enumeration_of_all_signs(differences: list[float]) -> N
     signs = list(itertools.product((-1, 1), repeat=len(differences)))
     extreme = sum(abs(float(np.dot(sign, ranks))) >= observed - 1e-9 for sign in signs)
     assert wilcoxon_exact(differences) == pytest.approx(extreme / len(signs))
+
+
+@given(st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=7).filter(any))
+def test_wilcoxon_with_ties_and_zeros_is_the_enumeration_too(differences: list[float]) -> None:
+    # Pratt's way with zeros: ranked with the others, on neither side
+    ranks = stats.rankdata(np.abs(differences)) * (np.array(differences) != 0)
+    signs = np.array(list(itertools.product((-1, 1), repeat=len(differences))))
+    observed = abs(float(np.sign(differences) @ ranks))
+    assert wilcoxon_exact(differences) == pytest.approx(float(np.mean(np.abs(signs @ ranks) >= observed)))
+
+
+def test_wilcoxon_of_many_pairs_is_scipys_exact_distribution() -> None:
+    differences = np.random.default_rng(0).normal(0.3, 1.0, size=40).tolist()
+    assert wilcoxon_exact(differences) == pytest.approx(stats.wilcoxon(differences, method="exact").pvalue)
+
+
+def test_one_sided_t_is_scipys_and_undefined_without_spread() -> None:
+    values = [0.1, 0.3, -0.2, 0.4]
+    assert one_sided_t(values, -0.1) == pytest.approx(stats.ttest_1samp(values, -0.1, alternative="greater").pvalue)
+    assert one_sided_t([0.1, 0.1], 0.0) is None and one_sided_t([0.1], 0.0) is None
 
 
 def test_three_pairs_cannot_be_significant_by_wilcoxon() -> None:
