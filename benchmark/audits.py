@@ -19,7 +19,7 @@ def audit_dataset(name: str, regime: str | None = None, root: Path | None = None
     dataset = dataset_class(name)
     chosen = regime or dataset.audit_regime or next(iter(dataset.regimes))
     annotations, truth = dataset(chosen, root=root).annotations_for_audit()
-    return chosen, audit(annotations, truth)
+    return chosen, audit(annotations, truth, pooled="annotator_ids" not in dataset.provides)
 
 
 def audit_notes(names: Iterable[str], root: Path | None = None) -> list[str]:

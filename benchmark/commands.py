@@ -44,19 +44,33 @@ def list_names(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """``annobench run``: what is missing of each table, then the tables."""
+    from datamodules.files import DataError
+
     specs = [registry.table_with(name, options.methods) for name in options.tables]
     _check_executor(options.executor)
     complete = True
     for spec in specs:
         profile = options.profile or _default_profile(spec)
         store = Store(options.results)
-        outcomes = _run_table(
-            spec, profile, store, options, seeds=options.seeds, methods=options.methods, columns=options.columns
-        )
-        beside = _beside(spec, profile, store, outcomes, options.seeds)
-        _write_and_print(spec, profile, [*outcomes, *beside], options)
-        complete = _tell_incomplete(outcomes, options) and complete
+        try:
+            complete = _run_and_write(spec, profile, store, options) and complete
+        except DataError as error:
+            # data that one table lacks must not keep the others from being made
+            if len(specs) == 1 or options.fail_fast:
+                raise
+            say(f"{spec.table}: left out; {error}")
+            complete = False
     return 0 if complete else 1
+
+
+def _run_and_write(spec: TableSpec, profile: str, store: Store, options: argparse.Namespace) -> bool:
+    """Runs what is missing of one table and writes it; whether all of it is done."""
+    outcomes = _run_table(
+        spec, profile, store, options, seeds=options.seeds, methods=options.methods, columns=options.columns
+    )
+    beside = _beside(spec, profile, store, outcomes, options.seeds)
+    _write_and_print(spec, profile, [*outcomes, *beside], options)
+    return _tell_incomplete(outcomes, options)
 
 
 def table(options: argparse.Namespace) -> int:
@@ -254,7 +268,7 @@ def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Repor
     from benchmark.audits import audit_notes
     from benchmark.report import build_report
 
-    return build_report(spec, profile, outcomes, audit_notes({at.cell.dataset for at in outcomes}))
+    return build_report(spec.under(profile), profile, outcomes, audit_notes({at.cell.dataset for at in outcomes}))
 
 
 def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:
@@ -268,11 +282,21 @@ def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], opt
     if spec.kind == "figure":
         from benchmark.report.figures import write_figure
 
+        shown, pairs = spec.under(profile), _pairs(spec, outcomes, options)
         for folder in [options.results / "tables" / profile] + ([options.publish] if options.publish else []):
-            written += write_figure(spec, profile, outcomes, folder)
+            written += write_figure(shown, profile, outcomes, folder, pairs)
     _show(render(report, "md"))
     for path in written:
         say(f"wrote {path}")
+
+
+def _pairs(spec: TableSpec, outcomes: Sequence[Outcome], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the probes say of pairs of trained models; computed once and kept in the store."""
+    if spec.figure is None or spec.figure.form != "pairs":
+        return []
+    from benchmark.pairs import probe_pairs
+
+    return probe_pairs(spec, outcomes, Store(options.results), on_progress=lambda text: say(f"{spec.table}: {text}"))
 
 
 def _tell_incomplete(outcomes: Sequence[Outcome], options: argparse.Namespace) -> bool:
@@ -340,7 +364,9 @@ def _check_executor(name: str) -> None:
 
 
 def _check_dataset(name: str) -> None:
-    known = registry.datasets()
+    from datamodules.catalogue import DATA
+
+    known = {*registry.datasets(), *DATA}  # some files are only read beside a data set, as out-of-distribution items
     if name not in known:
         raise registry.RegistryError(unknown_name("data set", name, known))
 

@@ -16,7 +16,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.spec import RowSpec, TableSpec, load_table
+from benchmark.spec import TableSpec, load_table
+from benchmark.table_parts import RowSpec
 from datamodules.names import unknown_name
 from datamodules.regimes import REGIMES, SUMMARY
 
@@ -62,12 +63,20 @@ _METHODS = (
         BUILT_IN,
         "annotator embeddings, Transformer, FixMatch, SWA, self-estimated skill (LMNL-2022, Tseytlin)",
     ),
+    Entry(
+        "label_delivery",
+        "models.label_delivery.module:LabelDelivery",
+        BUILT_IN,
+        "each item's votes as soft labels or one hard label an epoch (Gheibi and Ghazizadeh)",
+    ),
 )
 _DATASET_TARGETS = {
     "digits": "datamodules.digits:Digits",
     "cifar10n": "datamodules.cifar10n:Cifar10N",
     "cifar100n": "datamodules.cifar100n:Cifar100N",
     "labelme": "datamodules.labelme:LabelMe",
+    "cifar10h": "datamodules.cifar10h:Cifar10H",
+    "digits_votes": "datamodules.digits_votes:DigitsVotes",
 }
 TABLES_FOLDER = Path(__file__).parent / "tables"
 

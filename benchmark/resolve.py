@@ -6,19 +6,23 @@ and nothing else: not the row, the order, the profile's name, the workers or the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from benchmark.evaluate import EVALUATION_VERSION, check_protocols
+from benchmark.evaluate import EVALUATION_VERSION, PROTOCOLS, check_protocols
 from benchmark.registry import dataset_class, method_class
 from benchmark.spec import Cell, SpecError, digest_of
 from datamodules.base import CrowdDataModule
 from datamodules.names import unknown_name
+from datamodules.regimes import is_regime
 from datamodules.seeds import derive_seed
 from models.base import CrowdModule
+from models.encoders import ENCODERS, encoder_arguments, encoder_identity
 
 #: arguments of every data module that the runner sets itself
 SEED_ARGS = frozenset({"split_seed", "annotation_seed", "loader_seed"})
@@ -36,6 +40,7 @@ class ResolvedCell:
         data_args: all of the data module's, seeds and execution arguments left out.
         digest: address in the store.
         data_digest: SHA-256 of the data that the cell reads.
+        encoder_args: all arguments of the cell's encoder, defaults included; empty where it has none.
         not_applicable: why method and data do not go together; empty where they do.
     """
 
@@ -46,6 +51,7 @@ class ResolvedCell:
     data_args: dict[str, Any]
     digest: str
     data_digest: str
+    encoder_args: dict[str, Any]
     not_applicable: str = ""
 
 
@@ -64,9 +70,11 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
     data_args = resolve_arguments(
         dataset, cell.data_args, f"data set {cell.dataset!r}", skip=SEED_ARGS | dataset.execution_args | {"regime"}
     )
-    if cell.regime not in dataset.regimes:
+    if not is_regime(cell.regime, dataset.regimes):
         raise SpecError(unknown_name("regime", cell.regime, dataset.regimes, where=f"data set {cell.dataset!r}"))
-    data_digest = build_data(cell, dataset, data_args, root=root).digest()
+    encoder_args, identity = resolve_encoder(cell.encoder)
+    datamodule = build_data(cell, dataset, data_args, root=root)
+    data_digest = datamodule.digest()
     key = {
         "method": cell.method,
         "method_version": method.version,
@@ -80,10 +88,35 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
         "train": cell.train.model_dump(),
         "protocols": list(cell.protocols),
         "evaluation_version": EVALUATION_VERSION,
+        # only where there are any, so that cells without them keep their address
+        **({"encoder": identity} if identity else {}),
+        **protocol_digests(cell.protocols, datamodule),
     }
     lacking = sorted(method.needs - dataset.provides)
     reason = f"{cell.method} needs {', '.join(lacking)}; {cell.dataset} has none" if lacking else ""
-    return ResolvedCell(cell, method, dataset, method_args, data_args, digest_of(key), data_digest, reason)
+    digest = digest_of(key)
+    return ResolvedCell(cell, method, dataset, method_args, data_args, digest, data_digest, encoder_args, reason)
+
+
+def resolve_encoder(encoder: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All arguments of ``encoder`` (``name`` and arguments), defaults included, and what a digest holds of it.
+
+    Both are empty where there is no encoder.
+
+    Raises:
+        SpecError: without a name, for one that does not exist, or for an argument that it does not take.
+        FileNotFoundError: its weights are not at the path given.
+    """
+    if not encoder:
+        return {}, {}
+    given = dict(encoder)
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise SpecError(f"encoder {encoder} has no name; there are: {', '.join(ENCODERS)}, and timm's")
+    try:
+        return encoder_arguments(name, given), encoder_identity(name, given)
+    except ValueError as error:
+        raise SpecError(str(error)) from error
 
 
 def resolve_arguments(cls: type, given: dict[str, Any], owner: str, skip: set[str] | frozenset[str]) -> dict[str, Any]:
@@ -104,6 +137,16 @@ def resolve_arguments(cls: type, given: dict[str, Any], owner: str, skip: set[st
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise SpecError(f"{owner}: {' '.join(lines)}") from error
     return dict(parsed.as_dict())
+
+
+def protocol_digests(protocols: Iterable[str], datamodule: CrowdDataModule) -> dict[str, str]:
+    """Digests of what a protocol reads beside the cell's data (its ``data_digest``), by the protocol's name."""
+    modules = {name: import_module(PROTOCOLS[name]) for name in protocols}
+    return {
+        f"{name}_data": module.data_digest(datamodule)
+        for name, module in modules.items()
+        if hasattr(module, "data_digest")
+    }
 
 
 def build_data(

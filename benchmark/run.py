@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,20 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from benchmark.evaluate import evaluate
+from benchmark.evaluate.measured import Measured
+from benchmark.metrics import SoftNLL
 from benchmark.provenance import git_revision, provenance
 from benchmark.resolve import ResolvedCell, build_data, model_seed
 from benchmark.result import Result
 from benchmark.spec import TrainArgs
-from datamodules.base import CrowdDataModule
+from datamodules.base import CrowdDataModule, hash_tensors
 from models.base import CrowdModule
+from models.encoders import represent
 
 OnEpoch = Callable[[int, int], None]
 # Lightning tells of devices, tips and why it stopped at each fit: noise in a grid of hundreds of cells
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-CURVES = ("val_accuracy", "mean_skill", "train_loss")
+CURVES = ("val_accuracy", "mean_skill", "train_loss", "val_soft_nll")
 
 
 class NotFinite(ArithmeticError):
@@ -68,18 +71,15 @@ def run_cell(
         Exception: whatever data or method raise; nothing is written here.
     """
     cell = resolved.cell
-    torch.set_num_threads(cell.train.threads)
     git_revision()  # asked now and remembered: a commit made while this trains is not what it was trained with
     started = time.perf_counter()
-    datamodule = build_data(cell, resolved.dataset, resolved.data_args, root=root, num_workers=num_workers)
-    datamodule.setup()
+    method, datamodule = build(resolved, root=root, num_workers=num_workers)
     loaded = time.perf_counter()
-    # seeded after the data and right before the model: initial weights depend on the seed alone
-    L.seed_everything(model_seed(cell, resolved.dataset), verbose=False)
-    method = resolved.method(datamodule.info, **resolved.method_args)
-    curves = train(method, datamodule, cell.train, on_epoch)
+    curves, best = train(method, datamodule, cell.train, on_epoch)
     trained = time.perf_counter()
     measured = evaluate(method, datamodule, cell.protocols)
+    if best is not None:
+        measured = measured.merged_with(_measured_at_best(method, datamodule, cell.protocols, best))
     seconds = {
         "load": round(loaded - started, 3),
         "train": round(trained - loaded, 3),
@@ -91,19 +91,49 @@ def run_cell(
         metrics=dict(measured.metrics),
         curves=curves,
         arrays={name: list(values) for name, values in measured.arrays.items()},
-        notes=datamodule.data.notes,
+        notes=(*datamodule.data.notes, *measured.notes),
         provenance=provenance(resolved, seconds=seconds, peak_memory_mib=peak_memory_mib()),
     )
     return Trained(result, method, datamodule)
 
 
+def build(
+    resolved: ResolvedCell, *, root: Path | None = None, num_workers: int = 0
+) -> tuple[CrowdModule, CrowdDataModule]:
+    """The untrained method and the loaded data of a cell: items seen through the cell's encoder, if it has one."""
+    cell = resolved.cell
+    torch.set_num_threads(cell.train.threads)
+    datamodule = build_data(cell, resolved.dataset, resolved.data_args, root=root, num_workers=num_workers)
+    datamodule.setup()
+    if resolved.encoder_args:
+        data = datamodule.data
+        name, args = cell.encoder["name"], resolved.encoder_args
+        datamodule.represent(*represent(name, args, data.x, data.test_x, hash_tensors(data.x, data.test_x)))
+    # seeded after the data and right before the model: initial weights depend on the seed alone
+    L.seed_everything(model_seed(cell, resolved.dataset), verbose=False)
+    return resolved.method(datamodule.info, **resolved.method_args), datamodule
+
+
+def _measured_at_best(
+    method: CrowdModule, datamodule: CrowdDataModule, protocols: Iterable[str], best: BestByVotes
+) -> Measured:
+    """The protocols at the best epoch, under names that start with ``best_``; ``method`` ends as it was."""
+    last = {name: value.detach().clone() for name, value in method.state_dict().items()}
+    best.restore(method)
+    measured = evaluate(method, datamodule, protocols).prefixed("best_")
+    method.load_state_dict(last)
+    return measured.merged_with(Measured({"best_epoch": float(best.epoch)}))
+
+
 def train(
     method: CrowdModule, datamodule: CrowdDataModule, args: TrainArgs, on_epoch: OnEpoch
-) -> dict[str, list[float | None]]:
-    """Fits ``method`` in place and loads the selected weights; returns the logged curves."""
+) -> tuple[dict[str, list[float | None]], BestByVotes | None]:
+    """Fits ``method`` in place and loads the selected weights; returns the curves and, if asked for, the best epoch."""
     datamodule.request(method.train_views(), method.unlabeled_views())
     curves = CurveRecorder(on_epoch)
-    selection = BestByNoisyValidation() if args.selection == "best_noisy_validation" else None
+    selection = {"best_noisy_validation": BestByNoisyValidation, "last_and_best_votes": BestByVotes}.get(
+        args.selection, lambda: None
+    )()
     trainer = L.Trainer(
         max_epochs=args.max_epochs,
         accelerator="auto",
@@ -111,7 +141,7 @@ def train(
         precision=args.precision,
         gradient_clip_val=args.gradient_clip_val,
         deterministic=True,
-        callbacks=[curves] + ([selection] if selection else []),
+        callbacks=([selection] if selection else []) + [curves],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -122,11 +152,11 @@ def train(
         # Lightning advises more loader workers and logging; the loader here needs none
         warnings.filterwarnings("ignore", module="lightning")
         _fit(trainer, method, datamodule)
-    if selection is not None:
+    if isinstance(selection, BestByNoisyValidation):
         selection.restore(method)
     check_finite(method)
     method.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when fit ends
-    return curves.curves
+    return curves.curves, selection if isinstance(selection, BestByVotes) else None
 
 
 def _fit(trainer: L.Trainer, method: CrowdModule, datamodule: CrowdDataModule) -> None:
@@ -184,6 +214,48 @@ class BestByNoisyValidation(Callback):
         if self.state is None:
             raise RuntimeError("no epoch logged 'val_accuracy'; selection by it needs held-out annotations")
         method.load_state_dict(self.state)
+
+
+class BestByVotes(Callback):
+    """Keeps the weights of the epoch with the lowest soft negative log-likelihood on held-out votes.
+
+    Asks any method for its consensus itself, so that a method need not log anything. The curve ``val_soft_nll`` is
+    what it saw.
+    """
+
+    def __init__(self) -> None:
+        self.best = float("inf")
+        self.epoch = -1
+        self.state: dict[str, Any] | None = None
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Copies the weights if this epoch is the best so far; the first of equals is kept."""
+        assert isinstance(pl_module, CrowdModule), "run_cell trains nothing else"
+        value = held_out_soft_nll(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
+        pl_module.log("val_soft_nll", value)
+        if value < self.best:
+            self.best, self.epoch = value, trainer.current_epoch
+            self.state = {name: tensor.detach().clone() for name, tensor in pl_module.state_dict().items()}
+
+    def restore(self, method: CrowdModule) -> None:
+        """Loads the kept weights into ``method``."""
+        if self.state is None:
+            raise NotFinite(
+                "the soft negative log-likelihood on held-out votes was NaN or infinite after every epoch; "
+                "lower the learning rate"
+            )
+        method.load_state_dict(self.state)
+
+
+@torch.no_grad()
+def held_out_soft_nll(method: CrowdModule, datamodule: CrowdDataModule) -> float:
+    """Soft negative log-likelihood of the held-out items' votes (as sparse as the regime) under ``method``."""
+    votes = datamodule.val_annotations.votes()
+    metric = SoftNLL()
+    for batch in datamodule.val_dataloader():
+        predicted = method.predict_consensus(batch["x"].to(method.device))
+        metric.update(predicted.double().cpu(), votes[batch["index"].cpu()])
+    return float(metric.compute())
 
 
 def peak_memory_mib() -> float:

@@ -13,8 +13,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from benchmark.table_parts import (
+    ClaimSpec,
+    ColumnOverride,
+    ColumnSpec,
+    CompareSpec,
+    FigureSpec,
+    Frozen,
+    MetricSpec,
+    PaperSpec,
+    ProfileSpec,
+    ReferenceRow,
+    RowOverride,
+    RowSpec,
+)
 from datamodules.names import unknown_name
 
 ProfileName = Literal["paper", "cpu", "demo"]
@@ -23,21 +37,18 @@ PROFILES: tuple[str, ...] = ("paper", "cpu", "demo")
 DEFAULT_PROTOCOLS = ("consensus", "tendency", "skill")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class SpecError(ValueError):
     """A table's YAML says something that cannot be: names the table, the place and the remedy."""
 
 
-class TrainArgs(_Frozen):
+class TrainArgs(Frozen):
     """How a cell is trained: everything of the ``Trainer`` that can change its number."""
 
     max_epochs: int = Field(gt=0)
     """Epochs over the training items."""
-    selection: Literal["last", "best_noisy_validation"] = "last"
-    """Which epoch is tested: the last, or the best by accuracy on held-out noisy labels."""
+    selection: Literal["last", "best_noisy_validation", "last_and_best_votes"] = "last"
+    """Which epoch is tested: the last, the best by accuracy on held-out noisy labels, or both the last and the best
+    by soft negative log-likelihood on held-out votes, whose metrics are named ``best_...``."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Lightning's name of the number format."""
     gradient_clip_val: float | None = None
@@ -46,7 +57,7 @@ class TrainArgs(_Frozen):
     """CPU threads of one cell. Fixed, because sums over more threads round differently."""
 
 
-class Cell(_Frozen):
+class Cell(Frozen):
     """The unit of work: one method on one data set under one regime with one seed."""
 
     method: str
@@ -58,6 +69,9 @@ class Cell(_Frozen):
     train: TrainArgs
     protocols: tuple[str, ...] = DEFAULT_PROTOCOLS
     profile: ProfileName
+    encoder: dict[str, Any] = {}
+    """``name`` and arguments of a frozen encoder (``models.encoders``) whose features the method gets instead of the
+    items; empty: the items themselves."""
 
     def describe(self) -> str:
         """One short line for people, e.g. ``cross_entropy on digits/aggre, seed 0``."""
@@ -74,122 +88,7 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:24]
 
 
-class MetricSpec(_Frozen):
-    """One number of a cell as a column of the table."""
-
-    name: str
-    """Key in ``Result.metrics``."""
-    label: str
-    direction: Literal["max", "min"] = "max"
-    """Which way is better."""
-    digits: int = Field(default=3, ge=0)
-    """Decimals shown."""
-
-
-class RowSpec(_Frozen):
-    """One method with its arguments."""
-
-    name: str
-    label: str
-    method: str
-    args: dict[str, Any] = {}
-    values: dict[str, dict[str, FiniteFloat]] = {}
-    """The paper's values: column -> metric -> value. Absent: not printed, shown as an en dash."""
-    source: str = ""
-    """Where the values were printed."""
-    note: str = ""
-    """Shown under the table."""
-
-
-class ColumnSpec(_Frozen):
-    """One regime (with its data set, where it differs from the profile's)."""
-
-    name: str
-    label: str
-    regime: str
-    dataset: str | None = None
-    data: dict[str, Any] = {}
-
-
-class ReferenceRow(_Frozen):
-    """Published numbers that are shown and never run."""
-
-    label: str
-    source: str
-    values: dict[str, dict[str, FiniteFloat]]
-
-
-class RowOverride(_Frozen):
-    """What a profile changes in one row."""
-
-    args: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-
-
-class ColumnOverride(_Frozen):
-    """What a profile changes in one column."""
-
-    dataset: str | None = None
-    regime: str | None = None
-    data: dict[str, Any] = {}
-    args: dict[str, Any] = {}
-    """Arguments of every row's method in this column, e.g. augmentations that suit other data."""
-    seeds: int | None = Field(default=None, gt=0)
-    """Number of seeds in this column, where it is cheap enough for more; None: the profile's."""
-
-
-class ProfileSpec(_Frozen):
-    """How much compute: data, seeds, epochs, arguments."""
-
-    dataset: str
-    seeds: int = Field(gt=0)
-    train: dict[str, Any]
-    data: dict[str, Any] = {}
-    args: dict[str, dict[str, Any]] = {}
-    """method -> arguments that this profile sets for it."""
-    rows: dict[str, RowOverride] = {}
-    columns: dict[str, ColumnOverride] = {}
-    takes: str = ""
-    """What it takes, in words: ``about an hour on two cores``."""
-    is_papers_data: bool = False
-    """True where the data is the paper's own; only then a difference to the paper is computed."""
-    notes: tuple[str, ...] = ()
-
-
-class ClaimSpec(_Frozen):
-    """What a paper asserts and the comparison that would show it (evaluated in ``benchmark.claims``)."""
-
-    id: str
-    says: str
-    source: str
-    test: dict[str, Any]
-    """``kind`` and its parameters; validated by the test of that kind."""
-
-
-class PaperSpec(_Frozen):
-    """Where the table comes from."""
-
-    key: str
-    title: str
-    authors: str
-    year: int
-    where: str
-
-
-class FigureSpec(_Frozen):
-    """How a figure is drawn from results (``benchmark.report.figures``)."""
-
-    form: Literal["curves", "scatter"]
-    """``curves``: ``Result.curves`` over epochs; ``scatter``: one ``Result.arrays`` against another."""
-    x: str = ""
-    """Scatter only: name of the array on the horizontal axis."""
-    y: tuple[str, ...] = Field(min_length=1)
-    """Names of the curves, or the one array on the vertical axis."""
-    paper: dict[str, dict[str, FiniteFloat]] = {}
-    """What is known of the paper's curves: curve -> point in words -> value."""
-
-
-class PlannedCell(_Frozen):
+class PlannedCell(Frozen):
     """A cell and its place in the table."""
 
     row: str
@@ -197,7 +96,7 @@ class PlannedCell(_Frozen):
     cell: Cell
 
 
-class TableSpec(_Frozen):
+class TableSpec(Frozen):
     """A table or figure of a paper: rows x columns x seeds under each profile."""
 
     table: str = Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")
@@ -214,6 +113,8 @@ class TableSpec(_Frozen):
     protocols: tuple[str, ...] = DEFAULT_PROTOCOLS
     notes: tuple[str, ...] = ()
     """Doubts about the sources, contradictions: shown under the table in every profile."""
+    compare: CompareSpec | None = None
+    """Paired tests between rows; None: there are none."""
     claims: tuple[ClaimSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -237,14 +138,32 @@ class TableSpec(_Frozen):
                         raise ValueError(
                             unknown_name("metric", metric, metrics, where=f"the values of {owner.label!r}")
                         )
+        if self.compare is not None:
+            if self.compare.reference not in rows:
+                raise ValueError(unknown_name("row", self.compare.reference, rows, where="'compare'"))
+            for metric in self.compare.metrics:
+                if metric not in metrics:
+                    raise ValueError(unknown_name("metric", metric, metrics, where="'compare'"))
+        self._check_figure_rows(set(rows))
         for name, profile in self.profiles.items():
             for row in profile.rows:
                 if row not in rows:
                     raise ValueError(unknown_name("row", row, rows, where=f"profile {name!r}"))
-            for column in profile.columns:
+            for column in (*profile.columns, *profile.omit_columns):
                 if column not in columns:
                     raise ValueError(unknown_name("column", column, columns, where=f"profile {name!r}"))
         return self
+
+    def _check_figure_rows(self, rows: set[str]) -> None:
+        if self.figure is None:
+            return
+        named = [*([self.figure.reference] if self.figure.form == "gain" else [])]
+        named += [row for pair in self.figure.pairs for row in (pair.first, pair.second)]
+        for row in named:
+            if row not in rows:
+                raise ValueError(unknown_name("row", row, rows, where="'figure'"))
+        if (self.figure.form == "pairs") != bool(self.figure.pairs):
+            raise ValueError("'pairs' of a figure are given exactly where its form is 'pairs'")
 
     def profile(self, name: str) -> ProfileSpec:
         """The profile ``name``; SpecError lists the ones there are."""
@@ -252,6 +171,11 @@ class TableSpec(_Frozen):
             if known == name:
                 return profile
         raise SpecError(unknown_name("profile", name, self.profiles, where=f"table {self.table!r}"))
+
+    def under(self, profile: str) -> TableSpec:
+        """This table as it is shown under ``profile``: without the columns that the profile omits."""
+        omitted = self.profile(profile).omit_columns
+        return self.model_copy(update={"columns": tuple(at for at in self.columns if at.name not in omitted)})
 
     def with_row(self, row: RowSpec) -> TableSpec:
         """This table with one more row, at the end; validated as from YAML."""
@@ -278,7 +202,7 @@ class TableSpec(_Frozen):
         """
         chosen = self.profile(profile)
         rows = self._chosen_rows(methods)
-        picked = self._chosen_columns(columns)
+        picked = [column for column in self._chosen_columns(columns) if column.name not in chosen.omit_columns]
         if seeds is not None and seeds < 1:
             raise SpecError(f"seeds is {seeds}; at least 1 is needed")
         overrides = {column.name: chosen.columns.get(column.name, ColumnOverride()) for column in picked}
@@ -313,12 +237,18 @@ class TableSpec(_Frozen):
         in_row = profile.rows.get(row.name, RowOverride())
         in_column = profile.columns.get(column.name, ColumnOverride())
         try:
-            train = TrainArgs(**{**profile.train, **in_row.train})
+            train = TrainArgs(**{**profile.train, **in_column.train, **in_row.train})
         except ValidationError as error:
             raise SpecError(f"{self.table}, profile {name!r}, 'train' of row {row.name!r}: {_first(error)}") from error
         return Cell(
             method=row.method,
-            method_args={**row.args, **profile.args.get(row.method, {}), **in_row.args, **in_column.args},
+            method_args={
+                **row.args,
+                **column.args,
+                **profile.args.get(row.method, {}),
+                **in_row.args,
+                **in_column.args,
+            },
             dataset=in_column.dataset or column.dataset or profile.dataset,
             regime=in_column.regime or column.regime,
             data_args={**profile.data, **column.data, **in_column.data},
@@ -326,6 +256,7 @@ class TableSpec(_Frozen):
             train=train,
             protocols=self.protocols,
             profile=name,  # type: ignore[arg-type]
+            encoder=profile.encoder if in_column.encoder is None else in_column.encoder,
         )
 
 

@@ -20,6 +20,7 @@ from benchmark.contracts.core import Check, ContractError
 from benchmark.contracts.data import DATA_CHECKS, DataCase
 from benchmark.contracts.method import METHOD_CHECKS, MethodCase
 from datamodules.base import CrowdDataModule, DataInfo
+from datamodules.regimes import example_regimes
 from models.base import CrowdModule
 
 Case = TypeVar("Case")
@@ -50,7 +51,7 @@ def check_datamodule(cls: type[CrowdDataModule], *, regimes: Sequence[str] | Non
 
     Args:
         cls: the data module.
-        regimes: which of its regimes to load; None: all of them.
+        regimes: which of its regimes to load; None: all of them (``votes=1`` for ``votes=K``).
         data_args: further arguments for its constructor, e.g. ``root``.
 
     Raises:
@@ -78,7 +79,7 @@ def iter_checks(
     if issubclass(cls, CrowdDataModule):
         # data modules of any kind may themselves have an argument ``data_info``; the default is not theirs
         extra = {} if data_info is TINY_IMAGES else {"data_info": data_info}
-        data_case = DataCase(cls, {**extra, **arguments}, tuple(regimes or cls.regimes))
+        data_case = DataCase(cls, {**extra, **arguments}, tuple(regimes or example_regimes(cls.regimes)))
         yield from _bind(cls, DATA_CHECKS, data_case)
     else:
         yield from _bind(cls, METHOD_CHECKS, MethodCase(cls, arguments, data_info))

@@ -161,7 +161,7 @@ def test_dependencies_are_what_is_imported() -> None:
     """An undeclared one breaks a fresh install; an unused one makes every set-up slower for nothing."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     names = {re.split(r"[<>=!~ ]", text)[0] for text in declared}
-    modules = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+    modules = {"curvlinops-for-pytorch": "curvlinops", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
     assert {modules.get(name, name) for name in names} == imported_packages() - {"learn2learn"}
 
 

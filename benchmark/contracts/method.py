@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import io
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
-import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.contracts.core import (
     ContractError,
@@ -22,114 +16,13 @@ from benchmark.contracts.core import (
     require_plain_defaults,
     require_shape,
 )
-from benchmark.contracts.tiny import TinyCrowd
-from datamodules.base import DataInfo
+from benchmark.contracts.training import BATCH_SIZE, MethodCase
 from models.base import CrowdModule
 
 #: largest deviation of a sum of probabilities from 1, and of one item's log-probability from its batch's
 TOLERANCE = 1e-4
-BATCH_SIZE = 8
 #: batch norm's own refusal of a single value; the loader never hands such a batch to training
 BATCH_NORM_REFUSAL = "Expected more than 1 value per channel"
-
-
-@dataclass
-class Run:
-    """A finished training on :class:`TinyCrowd`.
-
-    Attributes:
-        method: the trained method, in evaluation mode.
-        data: what it was trained on.
-        before: its parameters before training.
-        losses: the loss of each batch; None where the method skipped it.
-        logged: what it logged, by name.
-    """
-
-    method: CrowdModule
-    data: TinyCrowd
-    before: dict[str, Tensor]
-    losses: list[float | None]
-    logged: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def state(self) -> dict[str, Tensor]:
-        """The tensors of the method's state."""
-        return {name: value for name, value in self.method.state_dict().items() if isinstance(value, Tensor)}
-
-    @property
-    def test_x(self) -> Tensor:
-        """Test items as a method gets them."""
-        batch: Mapping[str, Tensor] = next(iter(self.data.test_dataloader()))
-        return batch["x"]
-
-    @torch.no_grad()
-    def consensus(self, x: Tensor) -> Tensor:
-        """``predict_consensus``, without a graph."""
-        return self.method.predict_consensus(x)
-
-    @torch.no_grad()
-    def annotators(self, x: Tensor, asked: Tensor | None = None) -> Tensor:
-        """``predict_annotators``, without a graph."""
-        return self.method.predict_annotators(x, asked)
-
-
-class _Losses(L.Callback):
-    def __init__(self) -> None:
-        self.values: list[float | None] = []
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        self.values.append(None if loss is None else float(loss))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences Lightning's hints, which are about long trainings."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-@dataclass(frozen=True)
-class MethodCase:
-    """A class of method with the arguments and the data that it is checked with."""
-
-    cls: type[CrowdModule]
-    args: Mapping[str, Any]
-    data_info: DataInfo
-
-    def build(self, seed: int = 0) -> CrowdModule:
-        """A fresh method; its initial weights follow from ``seed``."""
-        L.seed_everything(seed, verbose=False)
-        return self.cls(self.data_info, **self.args)
-
-    def fit(self, regime: str = "mixed", *, seed: int = 0, **data_args: Any) -> Run:
-        """Trains a fresh method for two epochs, as the runner does."""
-        with _quiet():
-            method = self.build(seed)
-            data = TinyCrowd(regime, data_info=self.data_info, **{"batch_size": BATCH_SIZE, **data_args})
-            data.request(method.train_views(), method.unlabeled_views())
-            losses = _Losses()
-            trainer = L.Trainer(
-                accelerator="cpu",
-                devices=1,
-                max_epochs=2,
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                num_sanity_val_steps=0,
-                callbacks=[losses],
-            )
-            before = {name: value.detach().clone() for name, value in method.named_parameters()}
-            trainer.fit(method, datamodule=data)
-            return Run(method.eval(), data, before, losses.values, dict(trainer.callback_metrics))
 
 
 def constructible_from_data_info(case: MethodCase) -> None:
@@ -258,6 +151,73 @@ def skills_and_confusions_are_valid(case: MethodCase) -> None:
         _require_log_probabilities("annotator_confusion", confusion.clamp_min(1e-12).log())
 
 
+def class_logits_are_the_consensus(case: MethodCase) -> None:
+    """``class_logits``, where there are any: ``[B, C]``, differentiable, and their softmax is the consensus."""
+    run = case.fit()
+    x = run.test_x.requires_grad_()
+    logits = run.method.class_logits(x)
+    if logits is None:
+        return
+    require_shape("class_logits", logits, (len(x), _classes(case)))
+    gap = float((logits.detach().softmax(-1) - run.consensus(x).exp()).abs().max())
+    require(gap <= TOLERANCE, f"the softmax of class_logits differs from predict_consensus by up to {gap:.2g}")
+    _require_gradients("class_logits", logits, x)
+
+
+def embeddings_are_features(case: MethodCase) -> None:
+    """``embed``, where there is any: ``[B, D]``, finite, differentiable."""
+    run = case.fit()
+    x = run.test_x.requires_grad_()
+    features = run.method.embed(x)
+    if features is None:
+        return
+    require(
+        features.ndim == 2 and len(features) == len(x),
+        f"embed has shape {tuple(features.shape)}, expected ({len(x)}, features)",
+    )
+    require_finite("embed", features)
+    _require_gradients("embed", features, x)
+
+
+def pooling_layer_reads_a_feature_map(case: MethodCase) -> None:
+    """``pooling_layer``, where there is one, is a part that reads a map ``[B, D, H, W]`` once as classes are scored."""
+    run = case.fit()
+    layer = run.method.pooling_layer()
+    if layer is None:
+        return
+    require(any(layer is part for part in run.method.modules()), "pooling_layer is no part of the method")
+    x = run.test_x.requires_grad_()
+    maps = _inputs_of(layer, run.method, x)
+    require(len(maps) == 1, f"pooling_layer ran {len(maps)} times for one batch, expected once")
+    found = maps[0]
+    require(
+        found.ndim == 4 and len(found) == len(x),
+        f"pooling_layer reads shape {tuple(found.shape)}, expected ({len(x)}, channels, height, width)",
+    )
+    _require_gradients("the input of pooling_layer", found, x)
+
+
+def _inputs_of(layer: nn.Module, method: CrowdModule, x: Tensor) -> list[Tensor]:
+    """What ``layer`` reads while ``method`` scores the classes of ``x``."""
+    found: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    try:
+        if method.class_logits(x) is None:
+            method.predict_consensus(x)
+    finally:
+        hook.remove()
+    return found
+
+
+def _require_gradients(name: str, value: Tensor, x: Tensor) -> None:
+    """Requires a graph from ``x`` to ``value`` whose gradient is finite."""
+    require(value.requires_grad, f"{name} cannot be differentiated; leave detach() and no_grad() to the caller")
+    (gradient,) = torch.autograd.grad(value.square().sum(), x, allow_unused=True)
+    if gradient is None:
+        raise ContractError(f"{name} has no gradient with regard to x")
+    require_finite(f"the gradient of {name}", gradient)
+
+
 def predicting_changes_nothing(case: MethodCase) -> None:
     """Asking twice gives the same answer and leaves the state alone."""
     run = case.fit()
@@ -310,6 +270,9 @@ METHOD_CHECKS: tuple[Callable[[MethodCase], None], ...] = (
     annotators_are_predicted,
     padded_annotators_are_harmless,
     skills_and_confusions_are_valid,
+    class_logits_are_the_consensus,
+    embeddings_are_features,
+    pooling_layer_reads_a_feature_map,
     predicting_changes_nothing,
     state_is_restored_bit_for_bit,
     same_seed_same_bits,
@@ -336,5 +299,7 @@ def _answers(method: CrowdModule, x: Tensor) -> dict[str, Tensor]:
         "predict_annotators": method.predict_annotators(x),
         "annotator_skill": method.annotator_skill(),
         "annotator_confusion": method.annotator_confusion(),
+        "class_logits": method.class_logits(x),
+        "embed": method.embed(x),
     }
     return {name: value for name, value in answers.items() if value is not None}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
-from benchmark.metrics import DIC, EntropyCorrelation, JensenShannon, SoftBrier, SoftKL, kappa_matrix
+from benchmark.metrics import DIC, ECE, EntropyCorrelation, JensenShannon, SoftBrier, SoftKL, SoftNLL, kappa_matrix
 from benchmark.metrics import agreement as home
 from benchmark.metrics.agreement import compare_agreement
 
@@ -157,7 +157,7 @@ def _of_rank(rank: int, folder: str, answers: Any) -> None:
 
 
 def _all_values(part: slice) -> list[float]:
-    """Every metric of this branch on some of 40 items; with a process group, of all processes' items."""
+    """Every metric on some of 40 items; with a process group, of all processes' items."""
     labels, predictions = draw(40, 4, 3, seed=8), draw(40, 4, 3, seed=9, missing=0)
     votes = torch.randint(0, 9, (40, 3), generator=torch.Generator().manual_seed(0))
     probabilities = torch.rand(40, 3, generator=torch.Generator().manual_seed(1)).softmax(1)
@@ -165,10 +165,14 @@ def _all_values(part: slice) -> list[float]:
     dic.update(predictions[part], labels[part])
     found = dic.details()
     values = [float(dic.compute()), float(found.value), float(found.n_pairs)]
-    for build in (SoftKL, JensenShannon, SoftBrier, EntropyCorrelation):
+    for build in (SoftNLL, SoftKL, JensenShannon, SoftBrier, EntropyCorrelation):
         metric = build()
         metric.update(probabilities[part], votes[part])
         values.append(float(metric.compute()))
+    for binning in ("equal_mass", "equal_width"):
+        calibration = ECE(5, binning)  # type: ignore[arg-type]
+        calibration.update(probabilities[part], labels[part, 0])
+        values.append(float(calibration.compute()))
     return values
 
 

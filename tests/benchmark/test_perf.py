@@ -34,6 +34,20 @@ def test_trainer_and_bare_loop_end_with_the_same_weights() -> None:
         assert torch.equal(left, right), name
 
 
+@pytest.mark.parametrize("delivery", ["soft", "sls", "multipass"])
+def test_delivery_and_plain_cross_entropy_differ_in_the_labels_alone(
+    delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One label an item leaves nothing to deliver: then both sides must do the same work and end alike."""
+    torch.use_deterministic_algorithms(True)
+    monkeypatch.setattr(perf, "_VOTES_PER_ITEM", 1)
+    ours, reference = (side() for side in MEASUREMENTS[f"delivery-{delivery}"].prepare(300))
+    assert isinstance(ours, torch.nn.Module) and isinstance(reference, torch.nn.Module)
+    own = ours.state_dict()
+    for name, right in reference.state_dict().items():
+        torch.testing.assert_close(own[name], right, rtol=1e-4, atol=1e-6, msg=name)
+
+
 def test_the_reference_items_are_torchvisions() -> None:
     images = perf.cifar_images(4)
     items = perf._PillowCifar10(images, lambda picture: torch.tensor(picture.getpixel((3, 5))))
@@ -57,6 +71,26 @@ def test_ratios_point_the_way_their_target_says(at_most: bool, monkeypatch: pyte
     assert outcome.met
     assert (outcome.ours_seconds, outcome.reference_seconds) == ([2.0] * 3, [6.0] * 3)
     assert ("times as slow" if at_most else "times as fast") in perf.describe(outcome)
+
+
+def test_the_fastest_runs_decide_where_a_limit_is_close_to_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour's load adds time to two of three rounds; the runs that it spared are the comparison."""
+    now, load = [0.0], iter([5.0, 0.0, 0.0, 7.0, 0.0, 9.0])
+    monkeypatch.setattr(perf.time, "perf_counter", lambda: now[0])
+
+    def side(ticks: float, warm_up: list[bool]) -> perf.Run:
+        def run() -> None:
+            now[0] += ticks + (0.0 if warm_up else next(load))
+            warm_up[:] = []
+
+        return run
+
+    # the short run of each side that warms up comes first
+    sides = iter([(side(1, [True]), side(1, [True])), (side(101, []), side(100, []))])
+    chosen = Measurement("thing", limit=1.02, at_most=True, prepare=lambda _: next(sides), items=10, fastest=True)
+    outcome = perf.measure("thing", chosen)
+    assert outcome.ratio == pytest.approx(1.01) and outcome.met
+    assert len(outcome.ratios) == 3
 
 
 def test_the_command_prints_lines_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,10 @@ from benchmark.contracts.method import METHOD_CHECKS
 from benchmark.contracts.tiny import TinyCrowd
 from benchmark.testing import TINY_IMAGES, Check, ContractError, check_datamodule, check_method, iter_checks
 from datamodules.annotations import Annotations
-from datamodules.base import CrowdData, CrowdDataModule, DataInfo
+from datamodules.augment import Augmenter
+from datamodules.base import CrowdData, CrowdDataModule, DataInfo, hash_tensors
 from datamodules.loader import BatchLoader
+from datamodules.regimes import regime_number
 from models.base import Batch, CrowdModule
 
 
@@ -131,6 +133,40 @@ class SkillAboveOne(Sound):
         return 2 + self.bias.weight[1:].mean(-1).detach()
 
 
+class TemperedLogits(Sound):
+    """Logits before a temperature that the consensus has."""
+
+    def class_logits(self, x: Tensor) -> Tensor | None:
+        return 2 * self.linear(x)
+
+
+class DetachedLogits(Sound):
+    def class_logits(self, x: Tensor) -> Tensor | None:
+        return self.linear(x).detach()
+
+
+class FeaturesWithoutX(Sound):
+    def embed(self, x: Tensor) -> Tensor | None:
+        return self.bias.weight[: len(x)].sum() * torch.ones(len(x), 3)
+
+
+class FlatFeatures(Sound):
+    def embed(self, x: Tensor) -> Tensor | None:
+        return x.flatten()
+
+
+class PoolsFeatures(Sound):
+    """The last layer reads features, not a map."""
+
+    def pooling_layer(self) -> nn.Module | None:
+        return self.linear[-1]
+
+
+class PoolsElsewhere(Sound):
+    def pooling_layer(self) -> nn.Module | None:
+        return nn.Identity()
+
+
 class CountsPredictions(Sound):
     def __init__(self, data_info: DataInfo, *, lr: float = 0.1) -> None:
         super().__init__(data_info, lr=lr)
@@ -194,6 +230,12 @@ METHOD_MUTANTS: tuple[tuple[str, type[CrowdModule], str], ...] = (
     ("padded_annotators_are_harmless", LooksUpMinusOne, "IndexError"),
     ("padded_annotators_are_harmless", PaddingLeaks, "padding with -1 changes"),
     ("skills_and_confusions_are_valid", SkillAboveOne, "expected [0, 1]"),
+    ("class_logits_are_the_consensus", TemperedLogits, "differs from predict_consensus"),
+    ("class_logits_are_the_consensus", DetachedLogits, "class_logits cannot be differentiated"),
+    ("embeddings_are_features", FeaturesWithoutX, "embed has no gradient with regard to x"),
+    ("embeddings_are_features", FlatFeatures, "expected (12, features)"),
+    ("pooling_layer_reads_a_feature_map", PoolsFeatures, "expected (12, channels, height, width)"),
+    ("pooling_layer_reads_a_feature_map", PoolsElsewhere, "no part of the method"),
     ("predicting_changes_nothing", CountsPredictions, "predicting changed the state: asked"),
     ("state_is_restored_bit_for_bit", SkillOutsideTheState, "annotator_skill"),
     ("same_seed_same_bits", SeedsFromElsewhere, "bias.weight"),
@@ -227,6 +269,27 @@ class SilentRegime(SoundData):
 class TakesAnyRegime(SoundData):
     def __init__(self, regime: str, **arguments: Any) -> None:
         super().__init__("mixed", **arguments)
+
+
+class NumberedData(SoundData):
+    """As many labels an item as the regime says."""
+
+    regimes = {"budget=K": "K labels an item"}  # type: ignore[misc]
+
+    def __init__(self, regime: str = "budget=1", **arguments: Any) -> None:
+        super().__init__(regime, **arguments)
+
+    def load(self) -> CrowdData:
+        data = super().load()
+        k = regime_number(self.regime)
+        assert k is not None
+        return replace(data, annotations=data.annotations.budget(k, seed=self.annotation_seed))
+
+
+class TakesAnyNumber(NumberedData):
+    def __init__(self, regime: str = "budget=1", **arguments: Any) -> None:
+        kind, _, number = regime.partition("=")
+        super().__init__(f"{kind}={max(1, int(number))}", **arguments)
 
 
 class LabelOutOfRange(SoundData):
@@ -297,6 +360,32 @@ class ShuffledTestLabels(SoundData):
         return loader
 
 
+class RawItems(SoundData):
+    """Items that are handed in come without normalisation."""
+
+    def item_dataloader(self, x: Tensor, batch_size: int | None = None) -> BatchLoader:
+        loader = super().item_dataloader(x, batch_size)
+        loader.augmenter = Augmenter(self.info.input_shape)
+        return loader
+
+
+class DigestOfTheFeatures(SoundData):
+    """A cell's address that depends on whether an encoder ran before it was asked for."""
+
+    def digest(self) -> str:
+        return hash_tensors(self.data.x, self.data.annotations.labels)
+
+
+class OtherSizedOod(SoundData):
+    ood_sets = ("noise",)
+
+    def load_ood(self, name: str) -> Tensor:
+        return torch.zeros(3, 3, 8, 8, dtype=torch.uint8) if name == "noise" else super().load_ood(name)
+
+    def ood_digest(self, name: str) -> str:
+        return hash_tensors(self.load_ood(name))
+
+
 class OneOrderForever(SoundData):
     def _epoch(self) -> int:
         return 0
@@ -314,6 +403,7 @@ class DrawsFromTheWorkers(SoundData):
 DATA_MUTANTS: tuple[tuple[str, type[CrowdDataModule], str], ...] = (
     ("names_its_regimes", SilentRegime, "says nothing of itself"),
     ("unknown_regime_lists_near_names", TakesAnyRegime, "does not exist and is accepted"),
+    ("numbered_regimes_take_whole_numbers_only", TakesAnyNumber, "regime 'budget=0' is accepted"),
     ("arrays_fit_together", LabelOutOfRange, "lie outside 0..4"),
     ("split_is_disjoint_and_complete", OverlappingSplit, "both trained on and held out"),
     ("split_follows_from_its_seed", UnseededSplit, "two splits from the same seed differ"),
@@ -323,6 +413,9 @@ DATA_MUTANTS: tuple[tuple[str, type[CrowdDataModule], str], ...] = (
     ("an_epoch_holds_each_item_once", RepeatsItems, "a scan is not all items in order"),
     ("clean_labels_stay_away_from_training", CleanLabelsInBatches, "also hold target"),
     ("evaluation_batches_keep_the_contract", ShuffledTestLabels, "other labels"),
+    ("any_items_come_as_the_test_items_do", RawItems, "gives other items than the test loader"),
+    ("features_take_the_items_place", DigestOfTheFeatures, "changes the digest"),
+    ("out_of_distribution_items_look_like_items", OtherSizedOod, "(3, 8, 8)"),
     ("epochs_differ_in_order", OneOrderForever, "same order"),
     ("workers_change_nothing", DrawsFromTheWorkers, "differs between 0 and 2 workers"),
 )
@@ -338,6 +431,7 @@ def test_sound_classes_pass_everything() -> None:
     check_method(Sound, lr=0.01, data_info=DataInfo(n_classes=5, n_annotators=3, input_shape=(7,)))
     check_datamodule(SoundData)
     check_datamodule(SoundData, regimes=["fewer"])
+    check_datamodule(NumberedData)
 
 
 @pytest.mark.parametrize(("check", "mutant", "says"), METHOD_MUTANTS, ids=lambda part: getattr(part, "__name__", None))
@@ -383,15 +477,19 @@ def built_in(kind: str) -> list[Any]:
     if kind == "method":
         from models.annotator_transformer.module import AnnotatorTransformer
         from models.cross_entropy.module import CrossEntropy
+        from models.label_delivery.module import LabelDelivery
 
         return [
             pytest.param(check, id=f"{cls.__name__}-{check}")
-            for cls in (CrossEntropy, AnnotatorTransformer)
+            for cls in (CrossEntropy, AnnotatorTransformer, LabelDelivery)
             for check in iter_checks(cls, backbone="small_cnn")
         ]
     from datamodules.digits import Digits
+    from datamodules.digits_votes import DigitsVotes
 
-    return [pytest.param(check, id=f"Digits-{check}") for check in iter_checks(Digits)]
+    return [
+        pytest.param(check, id=f"{cls.__name__}-{check}") for cls in (Digits, DigitsVotes) for check in iter_checks(cls)
+    ]
 
 
 @pytest.mark.parametrize("check", built_in("method"))
@@ -400,5 +498,5 @@ def test_built_in_methods_keep_the_contract(check: Check) -> None:
 
 
 @pytest.mark.parametrize("check", built_in("data"))
-def test_digits_keep_the_contract(check: Check) -> None:
+def test_embedded_data_sets_keep_the_contract(check: Check) -> None:
     check()
