@@ -99,13 +99,13 @@ def test_an_encoder_changes_what_the_method_sees_and_the_address(tmp_path: Path,
     ],
 )
 def test_a_wrong_encoder_is_named(encoder: dict[str, Any], said: str) -> None:
-    """Each line of a committed table has the address that its cell has now: else it is of other code or data."""
+    with pytest.raises(SpecError, match=said):
         resolve(cell(encoder=encoder))
 
 
 @pytest.mark.parametrize("table", ["lmnl/table1", "lmnl/table2", "lmnl/fig1"])
 def test_committed_numbers_are_those_of_todays_cells(table: str, real_data: Path) -> None:
-    """Every line of a committed table has the address that its cell has now: else the table is of other code or data."""
+    """Every line of a committed table has the address that its cell has now: else it is of other code or data."""
     committed = pd.read_csv(LEADERBOARDS / f"{table}_cells.csv")
     spec = table_spec(table)
     (profile,) = {name for name in spec.profiles if len(spec.plan(name)) == len(committed)} & {"cpu"}
