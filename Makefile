@@ -60,7 +60,7 @@ reproduce-fig%: $(STAMP)  ## every paper's Figure N; likewise
 check: $(STAMP)  ## the gate: measured numbers against leaderboards/
 	$(ANNOBENCH) check --profile $(or $(PROFILE),demo)
 
-perf: $(STAMP)  ## speed of trainer, loader, EM and DIC against plain references
+perf: $(STAMP)  ## speed of trainer, loader, label delivery, EM and DIC against plain references
 	$(BIN)/python -m benchmark.perf
 
 clean:  ## remove .venv, caches and build output; results stay

@@ -19,7 +19,7 @@ from benchmark.registry import dataset_class, method_class
 from benchmark.spec import Cell, SpecError, digest_of
 from datamodules.base import CrowdDataModule
 from datamodules.names import unknown_name
-from datamodules.regimes import is_regime
+from datamodules.regimes import is_regime, unknown_regime
 from datamodules.seeds import derive_seed
 from models.base import CrowdModule
 from models.encoders import ENCODERS, encoder_arguments, encoder_identity
@@ -71,7 +71,7 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
         dataset, cell.data_args, f"data set {cell.dataset!r}", skip=SEED_ARGS | dataset.execution_args | {"regime"}
     )
     if not is_regime(cell.regime, dataset.regimes):
-        raise SpecError(unknown_name("regime", cell.regime, dataset.regimes, where=f"data set {cell.dataset!r}"))
+        raise SpecError(unknown_regime(cell.regime, dataset.regimes, where=f"data set {cell.dataset!r}"))
     encoder_args, identity = resolve_encoder(cell.encoder)
     datamodule = build_data(cell, dataset, data_args, root=root)
     data_digest = datamodule.digest()

@@ -89,12 +89,13 @@ def output_scores(method: CrowdModule, x: Tensor) -> dict[str, Tensor]:
     distribution in nats. ``max_logit``: minus the largest logit (Hendrycks et al., 2022). ``energy``: minus
     the logarithm of the sum of exponentiated logits (Liu et al., 2020, eq. 3, T = 1).
     """
-    log_probabilities = method.predict_consensus(x).double()
+    logits = method.class_logits(x)
+    # from logits in float64, where there are any: in float32 all that is very certain has the probability 1
+    log_probabilities = (method.predict_consensus(x) if logits is None else logits).double().log_softmax(1)
     scores = {
         "msp": -log_probabilities.amax(1).exp(),
         "entropy": torch.special.entr(log_probabilities.exp()).sum(1),
     }
-    logits = method.class_logits(x)
     if logits is not None:
         scores["max_logit"] = -logits.double().amax(1)
         scores["energy"] = -logits.double().logsumexp(1)

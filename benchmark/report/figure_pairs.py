@@ -17,12 +17,12 @@ from benchmark.table_parts import PairSpec
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FIELDS = ("pair", "probe", "first_seed", "second_seed", "value")
+_FIELDS = ("column", "pair", "probe", "first_seed", "second_seed", "value", "reason")
 
 
 def pair_records(pairs: Sequence[Mapping[str, Any]]) -> list[Record]:
-    """``pairs`` with their five fields alone, in order; what is not a number is None."""
-    records = [{name: pair[name] for name in _FIELDS} for pair in pairs]
+    """``pairs`` with the fields of :data:`_FIELDS`, in order; what is not a number is None, and ``reason`` says why."""
+    records = [{name: pair.get(name, "") for name in _FIELDS} for pair in pairs]
     return [{**record, "value": record["value"] if is_number(record["value"]) else None} for record in records]
 
 
@@ -52,8 +52,7 @@ def _panel(axes: Axes, pairs: Sequence[PairSpec], records: Sequence[Record]) -> 
         if mean is not None:
             axes.plot([place - 0.3, place + 0.3], [mean, mean], color=f"C{place % 10}", lw=1.5)
     axes.set_xlim(-0.6, len(pairs) - 0.4)
-    labels = [f"{pair.label}\n{'two seeds' if pair.across else 'same seed'}" for pair in pairs]
-    axes.set_xticks(range(len(pairs)), labels, fontsize=6)
+    axes.set_xticks(range(len(pairs)), [pair.label.replace(", ", ",\n") for pair in pairs], fontsize=6)
 
 
 def _jitter(index: int, count: int) -> float:

@@ -17,6 +17,7 @@ import os, signal, time
 import torch
 from datamodules.annotations import Annotations
 from datamodules.base import CrowdData, CrowdDataModule
+from datamodules.files import DataNotFound
 from models.base import CrowdModule
 
 
@@ -42,6 +43,13 @@ class Blobs(CrowdDataModule):
             labels[0] = (labels[0] + 1) % 3
         noted = Annotations(torch.arange(121), torch.arange(121) % 5, labels, 121, 5, 3)
         return CrowdData(x, noted, truth, x + 0.01, truth)
+
+
+class Absent(Blobs):
+    name = "absent"
+
+    def load(self):
+        raise DataNotFound("absent: no images found")
 
 
 class Linear(CrowdModule):
@@ -125,6 +133,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     methods = "\n".join(f"{name} = bench_plugin:{cls}" for name, cls in METHODS.items())
     (metadata / "entry_points.txt").write_text(
         f"[annobench.methods]\n{methods}\n\n[annobench.datamodules]\nblobs = bench_plugin:Blobs\n"
+        "absent = bench_plugin:Absent\n"
     )
     monkeypatch.syspath_prepend(str(folder))
     _forget()

@@ -57,6 +57,22 @@ def test_run_prints_the_table_and_a_second_run_executes_nothing(
     assert Path("results/tables/demo/tiny/table1.md").read_text() in first.out
 
 
+def test_data_that_one_table_lacks_does_not_keep_the_others_from_being_made(
+    tiny_table: str, plugin: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = {**tiny_spec("linear").model_dump(mode="json", exclude_none=True), "table": "tiny/absent"}
+    document["profiles"]["demo"]["dataset"] = "absent"
+    (plugin / "bench_tables" / "tiny" / "absent.yaml").write_text(canonical_json(document))
+    registry.tables.cache_clear()
+    words = ["run", "tiny/absent", tiny_table, "--profile", "demo", "--executor", "inline"]
+    assert cli.main(words) == 1, "a table that was not made is no success"
+    said = capsys.readouterr()
+    assert "tiny/absent: left out; absent: no images found" in said.err
+    assert "A tiny table" in said.out
+    assert cli.main([*words, "--fail-fast"]) == 2
+    assert "A tiny table" not in capsys.readouterr().out
+
+
 def test_a_failing_cell_makes_the_status_1_and_the_last_line_tries_it_again(
     tiny_table: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,9 +213,11 @@ PAIRS = {
 
 
 def _pairs() -> list[dict[str, Any]]:
+    here = {"column": "clean", "reason": ""}
     record = {"pair": "First and second", "probe": "loss_barrier", "first_seed": 0, "second_seed": 0, "value": 2.05}
     across = {"pair": "First with itself", "probe": "cka", "first_seed": 0, "second_seed": 1, "value": 0.9}
-    return [record, across, {**across, "second_seed": 2, "value": float("nan")}]
+    lacking = {**across, "second_seed": 2, "value": float("nan"), "reason": "no weights"}
+    return [{**here, **each} for each in (record, across, lacking)]
 
 
 def test_pairs_are_drawn_and_written_as_given(tmp_path: Path) -> None:
@@ -223,7 +225,8 @@ def test_pairs_are_drawn_and_written_as_given(tmp_path: Path) -> None:
     picture, table, document = write_figure(spec, "cpu", [], tmp_path, pairs=_pairs())
     assert picture.read_bytes().startswith(b"\x89PNG")
     points = json.loads(document.read_text())["points"]
-    assert points[:2] == _pairs()[:2] and points[2]["value"] is None
+    assert points[:2] == _pairs()[:2]
+    assert (points[2]["value"], points[2]["reason"]) == (None, "no weights"), "a reader sees why a value lacks"
     assert len(list(csv.DictReader(io.StringIO(table.read_text())))) == 3
 
 

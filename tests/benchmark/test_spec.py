@@ -35,6 +35,28 @@ def test_a_profile_overrides_a_row_and_its_own_row_override_comes_last() -> None
     assert cell.train.max_epochs == 7
 
 
+def test_a_columns_own_arguments_training_and_encoder() -> None:
+    document = tiny_spec("linear", columns=("noisy", "other")).model_dump()
+    document["columns"][1]["args"] = {"learning_rate": 4.0, "a": 4}
+    profile = document["profiles"]["demo"]
+    profile["encoder"] = {"name": "patches"}
+    profile["columns"] = {"noisy": {"encoder": {}, "train": {"max_epochs": 5}, "args": {"b": 5}}}
+    noisy, other = (at.cell for at in TableSpec.model_validate(document).plan("demo", seeds=1))
+    assert (noisy.method_args, noisy.train.max_epochs, noisy.encoder) == ({"b": 5}, 5, {})
+    assert (other.method_args, other.train.max_epochs) == ({"learning_rate": 4.0, "a": 4}, 2)
+    assert other.encoder == {"name": "patches"}
+
+
+def test_a_profile_omits_columns_that_its_data_cannot_have() -> None:
+    document = tiny_spec("linear", columns=("noisy", "other")).model_dump()
+    document["profiles"]["demo"]["omit_columns"] = ["other"]
+    spec = TableSpec.model_validate(document)
+    assert {at.column for at in spec.plan("demo")} == {"noisy"} == {at.name for at in spec.under("demo").columns}
+    document["profiles"]["demo"]["omit_columns"] = ["othr"]
+    with pytest.raises(ValueError, match="did you mean other"):
+        TableSpec.model_validate(document)
+
+
 def test_a_plan_goes_seed_by_seed_so_that_an_early_stop_leaves_whole_seeds() -> None:
     plan = tiny_spec("linear", "slow", columns=("noisy", "other")).plan("demo", seeds=3)
     assert [at.cell.seed for at in plan] == [0] * 4 + [1] * 4 + [2] * 4
