@@ -9,6 +9,8 @@ __all__ = ["DATA", "KnownFile", "Part"]
 
 _HUB = "https://huggingface.co/datasets/uoft-cs/cifar10/resolve/0b2714987fa478483af9968de7c934580d0bb9a2/plain_text"
 _NOISY = "https://raw.githubusercontent.com/UCSC-REAL/cifar-10-100n/main"
+#: stands under every table made from such a copy
+JPEG_NOTE = "the images are a JPEG copy of CIFAR-10, not the original pixels"
 _JPEG = "a JPEG quality-75 copy, not the original pixels"
 _HUMAN_LICENCE = "CC BY-NC 4.0"
 

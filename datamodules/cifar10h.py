@@ -24,8 +24,8 @@ from torch import Tensor
 
 from datamodules.annotations import Annotations
 from datamodules.base import CrowdData, hash_tensors
+from datamodules.catalogue import JPEG_NOTE
 from datamodules.cifar10_images import CLASS_NAMES, DECODER, MEAN, STD, Images, image_digest, load_test_images
-from datamodules.cifar10n import JPEG_NOTE
 from datamodules.files import DataDamaged, describe_damage, locate
 from datamodules.ood import load_ood_images, ood_files_digest
 from datamodules.pooled import PooledVotes, pooled_annotations

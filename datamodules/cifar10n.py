@@ -22,6 +22,7 @@ from torch import Tensor
 
 from datamodules.annotations import Annotations
 from datamodules.base import CrowdData, CrowdDataModule, hash_tensors
+from datamodules.catalogue import JPEG_NOTE
 from datamodules.cifar10_images import CLASS_NAMES, MEAN, STD, image_digest, load_images
 from datamodules.cifar10n_like import crowd_labels
 from datamodules.files import describe_damage, locate
@@ -32,7 +33,6 @@ from datamodules.seeds import derive_seed
 N_CLASSES = len(CLASS_NAMES)
 RANDOM = ("random_label1", "random_label2", "random_label3")
 WORKER_COLUMNS = ("Worker1-id", "Worker2-id", "Worker3-id")
-JPEG_NOTE = "the images are a JPEG copy of CIFAR-10, not the original pixels"
 SIMULATED_NOTE = (
     "the labels are simulated: CIFAR-10N's table of who labelled what, with labels drawn from workers who differ"
 )

@@ -15,7 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.cifar10_images import Arrays, archive_members, cached, guarded, read_parquet, read_pickled_batch
+from datamodules.cifar10_images import (
+    DECODER,
+    Arrays,
+    archive_members,
+    cached,
+    guarded,
+    read_parquet,
+    read_pickled_batch,
+)
 from datamodules.files import DataNotFound, describe_damage, locate, sha256_of
 from datamodules.names import UnknownName, unknown_name
 
@@ -64,7 +72,7 @@ def load_ood_images(name: str, root: str | Path | None = None) -> Tensor:
 
 
 def ood_files_digest(name: str, root: str | Path | None = None) -> str | None:
-    """SHA-256 of the files of one of :data:`OOD`, joined by a plus sign; None where one is not there.
+    """SHA-256 of the files of one of :data:`OOD` and the decoder's version; None where a file is not there.
 
     Raises:
         UnknownName: for another name.
@@ -76,7 +84,7 @@ def ood_files_digest(name: str, root: str | Path | None = None) -> str | None:
         paths = [path for role in roles for path in locate(name, role, root).paths]
     except DataNotFound:
         return None
-    return "+".join(sha256_of(path) for path in paths)
+    return f"{'+'.join(sha256_of(path) for path in paths)};decoder {DECODER}"
 
 
 # --- formats --------------------------------------------------------------------------------------

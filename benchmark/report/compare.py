@@ -127,15 +127,16 @@ def comparison_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """How to read the comparisons, and what so few seeds can never show; nothing without comparisons."""
     if not comparisons:
         return []
-    n = max(each.n for each in comparisons)
-    if n < 2:
+    numbers = sorted({each.n for each in comparisons if each.n > 1})
+    if not numbers:
         return ["Paired comparisons: no two rows share two seeds or more, so nothing could be tested."]
     family = sum(each.p_wilcoxon is not None for each in comparisons)
     return [
         "Paired comparisons: a row minus the reference row over the seeds that both have, with Student's t interval "
         f"(95 %); p-values are two-sided; Holm's adjustment is over all {family} comparisons of this table. The unit "
         "is the seed: they speak of other seeds with these test items, not of other test items.",
-        *_too_few(n, family),
+        # each number of seeds has its own limit: columns with many must not speak for those with few
+        *[note for n in numbers for note in _too_few(n, family)],
     ]
 
 
@@ -149,7 +150,7 @@ def _too_few(n: int, family: int) -> list[str]:
         return [
             f"With {n} seeds no exact Wilcoxon test of two rows can give p < {SIGNIFICANT} (the smallest is "
             f"{smallest:.3g}), and none can after Holm's adjustment over {family} comparisons (it would take {needed} "
-            "seeds): its p-values can neither show nor rule out a difference here. Read the intervals."
+            "seeds): its p-values can neither show nor rule out a difference there. Read the intervals."
         ]
     return [
         f"With {n} seeds no exact Wilcoxon test can give p < {SIGNIFICANT} after Holm's adjustment over {family} "

@@ -9,33 +9,32 @@ from benchmark.report.compare import Comparison, comparison_notes
 from benchmark.report.model import DELTA_SPREADS, DELTA_TOLERANCE, ReportCell
 from benchmark.report.statistics import smallest_wilcoxon_p
 from benchmark.result import FAILED, Outcome
-from benchmark.spec import Cell, TableSpec
+from benchmark.spec import TableSpec
 from benchmark.table_parts import ProfileSpec
+from datamodules.catalogue import JPEG_NOTE
 
 SELECTION_RULES = {
     "last": "the model after the last epoch is tested",
     "best_noisy_validation": "the epoch with the best accuracy on held-out noisy labels is tested",
-    "last_and_best_votes": "the last epoch is tested, and in the columns named so the epoch with the lowest soft "
+    "last_and_best_votes": "the last epoch is tested and, where a heading says so, the epoch with the lowest soft "
     "negative log-likelihood on held-out votes",
 }
 
 
 def data_line(spec: TableSpec, profile: ProfileSpec, outcomes: Sequence[Outcome]) -> str:
     """What the data is, e.g. ``cifar10n (the paper's data; a subset of 5000 training items)``."""
-    sizes: dict[str, list[int]] = {}
-    for cell in (outcome.cell for outcome in outcomes):
-        size = cell.data_args.get("n_train")
-        sizes.setdefault(cell.dataset, []).extend([size] if size else [])
-    return ", ".join(
-        _data_set(profile, name, _unique(of_it)) for name, of_it in (sizes or {profile.dataset: []}).items()
-    )
+    names = _unique(outcome.cell.dataset for outcome in outcomes) or [profile.dataset]
+    return ", ".join(_data_set(profile, name, [at for at in outcomes if at.cell.dataset == name]) for name in names)
 
 
-def _data_set(profile: ProfileSpec, name: str, sizes: Sequence[int]) -> str:
+def _data_set(profile: ProfileSpec, name: str, outcomes: Sequence[Outcome]) -> str:
     real = profile.is_papers_data and name == profile.dataset
     kind = "the paper's data" if real else "a stand-in, not the paper's data"
+    copied = any(JPEG_NOTE in result.notes for result in _results(outcomes))
+    copy = ", its images as a JPEG copy" if copied else ""
+    sizes = _unique(size for at in outcomes if (size := at.cell.data_args.get("n_train")))
     subset = f"; a subset of {_listed(sizes)} training items" if sizes else ""
-    return f"{name} ({kind}{subset})"
+    return f"{name} ({kind}{copy}{subset})"
 
 
 def hardware_line(outcomes: Sequence[Outcome]) -> str:
@@ -54,12 +53,11 @@ def _hardware(provenance: dict[str, Any]) -> str:
 def fact_lines(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """Data, profile, seeds, training, selection rule, hardware: one sentence each."""
     chosen = spec.profile(profile)
-    seeds = _unique(outcome.cell.seed for outcome in outcomes)
     takes = f" ({chosen.takes})" if chosen.takes else ""
     lines = [
         f"Data: {data_line(spec, chosen, outcomes)}.",
         f"Profile: {profile}{takes}.",
-        f"Seeds: {len(seeds) or chosen.seeds}; ours is mean ± sample standard deviation (number of seeds).",
+        f"Seeds: {_seeds(spec, outcomes) or chosen.seeds}; ours is mean ± sample standard deviation (number of seeds).",
         *_encoders(spec, outcomes),
         *_training(spec, outcomes),
         f"Hardware: {hardware_line(outcomes)}.",
@@ -67,10 +65,18 @@ def fact_lines(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> tu
     return tuple(lines)
 
 
+def _seeds(spec: TableSpec, outcomes: Sequence[Outcome]) -> str:
+    """Number of seeds; with the columns where these differ. Empty without outcomes."""
+    counts = {
+        column.name: len({at.cell.seed for at in outcomes if at.column == column.name}) for column in spec.columns
+    }
+    return _by_place(spec, outcomes, lambda outcome: counts[outcome.column]) if outcomes else ""
+
+
 def _encoders(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[str]:
     if not any(outcome.cell.encoder for outcome in outcomes):
         return []
-    return [f"Items: {_by_place(spec, outcomes, lambda cell: _items(cell.encoder))}."]
+    return [f"Items: {_by_place(spec, outcomes, lambda at: _items(at.cell.encoder))}."]
 
 
 def _items(encoder: dict[str, Any]) -> str:
@@ -87,9 +93,9 @@ def _training(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[str]:
     # two states of one run are tested there, neither before training has ended
     read = "read only" if "last_and_best_votes" in selections else "read once,"
     return [
-        f"Epochs: {_by_place(spec, outcomes, lambda cell: cell.train.max_epochs)}; precision: "
-        f"{_by_place(spec, outcomes, lambda cell: cell.train.precision)}; CPU threads a cell: "
-        f"{_by_place(spec, outcomes, lambda cell: cell.train.threads)}.",
+        f"Epochs: {_by_place(spec, outcomes, lambda at: at.cell.train.max_epochs)}; precision: "
+        f"{_by_place(spec, outcomes, lambda at: at.cell.train.precision)}; CPU threads a cell: "
+        f"{_by_place(spec, outcomes, lambda at: at.cell.train.threads)}.",
         f"Selection: {f'; in other {_differing(spec, outcomes)} '.join(SELECTION_RULES[each] for each in selections)}. "
         f"The test set is {read} after training.",
     ]
@@ -103,15 +109,15 @@ def _differing(spec: TableSpec, outcomes: Sequence[Outcome]) -> str:
     return "columns" if all(len(names) <= 1 for names in rules.values()) else "rows"
 
 
-def _by_place(spec: TableSpec, outcomes: Sequence[Outcome], value: Callable[[Cell], Any]) -> str:
-    """``value`` of the cells: alone where they agree, else with the columns, or the rows, in which it holds."""
-    values = _unique(value(outcome.cell) for outcome in outcomes)
+def _by_place(spec: TableSpec, outcomes: Sequence[Outcome], value: Callable[[Outcome], Any]) -> str:
+    """``value`` of the outcomes: alone where they agree, else with the columns, or the rows, in which it holds."""
+    values = _unique(value(outcome) for outcome in outcomes)
     if len(values) == 1:
         return str(values[0])
     columns = {column.label: [at for at in outcomes if at.column == column.name] for column in spec.columns}
     rows = {row.label: [at for at in outcomes if at.row == row.name] for row in spec.rows}
     for places in (columns, rows):
-        found = {label: _unique(value(outcome.cell) for outcome in here) for label, here in places.items()}
+        found = {label: _unique(value(outcome) for outcome in here) for label, here in places.items()}
         if all(len(here) <= 1 for here in found.values()):
             return " and ".join(
                 f"{each} in {', '.join(label for label, here in found.items() if here == [each])}" for each in values
@@ -151,17 +157,18 @@ def note_lines(
 
 def _statistics(cells: Sequence[ReportCell], comparisons: Sequence[Comparison]) -> list[str]:
     n = max((cell.n for cell in cells), default=0)
+    fewest = min((cell.n for cell in cells if cell.n > 1), default=n)
     if n == 0:
         return ["No cell is done: nothing was measured yet."]
     if n == 1:
         return ["One seed only: no spread is known, and no difference between rows can be told from chance."]
     if comparisons:
         return comparison_notes(comparisons)
-    if smallest_wilcoxon_p(n) < 0.05:
+    if smallest_wilcoxon_p(fewest) < 0.05:
         return []
     return [
-        f"With {n} seeds no exact Wilcoxon test of two rows can give p < 0.05 (the smallest is "
-        f"{smallest_wilcoxon_p(n):.3g}): read differences between rows against their spread."
+        f"With {fewest} seeds no exact Wilcoxon test of two rows can give p < 0.05 (the smallest is "
+        f"{smallest_wilcoxon_p(fewest):.3g}): read differences between rows against their spread."
     ]
 
 

@@ -98,22 +98,6 @@ def prediction_p(values: Sequence[Value]) -> float | None:
     return float(2 * stats.t.sf(statistic, summary.n - 1))
 
 
-def bootstrap_interval(values: Sequence[Value], confidence: float = 0.95, seed: int = 0) -> Interval | None:
-    """Mean with a bias-corrected bootstrap interval; None for fewer than two values.
-
-    With n below ten or so it is too narrow: prefer :func:`t_interval` for seeds.
-    """
-    kept = present(values)
-    if len(kept) < 2:
-        return None
-    mean = float(np.mean(kept))
-    if max(kept) == min(kept):
-        return Interval(kept[0], kept[0], kept[0], len(kept), confidence)
-    outcome = stats.bootstrap((kept,), np.mean, confidence_level=confidence, rng=np.random.default_rng(seed))
-    low, high = outcome.confidence_interval
-    return Interval(mean, float(low), float(high), len(kept), confidence)
-
-
 def paired_t(differences: Sequence[Value]) -> float | None:
     """Two-sided p of "the mean difference is 0"; None for fewer than two differences."""
     summary = spread(differences)
@@ -160,28 +144,6 @@ def holm(p_values: Sequence[Value]) -> list[float | None]:
         for index, value in zip(known, corrected, strict=True):
             adjusted[index] = float(value)
     return adjusted
-
-
-def equivalence(differences: Sequence[Value], margin: float) -> float | None:
-    """p of two one-sided t tests (TOST) that the mean difference lies within ``margin`` of 0.
-
-    Returns:
-        The larger of both one-sided p-values; None for fewer than two differences.
-
-    Raises:
-        ValueError: if ``margin`` is not positive.
-    """
-    if not margin > 0:
-        raise ValueError(f"the margin of an equivalence is {margin}; it must be positive")
-    summary = spread(differences)
-    if summary.mean is None or summary.std is None:
-        return None
-    if summary.std == 0:
-        return 0.0 if abs(summary.mean) < margin else 1.0
-    kept = present(differences)
-    above = stats.ttest_1samp(kept, -margin, alternative="greater").pvalue
-    below = stats.ttest_1samp(kept, margin, alternative="less").pvalue
-    return float(max(above, below))
 
 
 def one_sided_t(values: Sequence[Value], above: float) -> float | None:

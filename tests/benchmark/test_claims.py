@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from benchmark.claims import evaluate_claims, to_json, to_markdown, write_claims
 from benchmark.claims.evaluate import Verdict
 from benchmark.claims.judge import judge
-from benchmark.claims.kinds import parse_test
-from benchmark.report.statistics import prediction_interval, prediction_p
+from benchmark.claims.kinds import Equivalence, Side, parse_test
+from benchmark.report.statistics import prediction_interval, prediction_p, t_interval
 from benchmark.result import Outcome
 from benchmark.spec import SpecError
 from benchmark.table_parts import ClaimSpec
@@ -373,3 +375,14 @@ def test_names_of_the_new_kinds_are_checked() -> None:
         _verdict({**NO_WORSE, "metric": "test_acuracy"}, [0.1, 0.2])
     with pytest.raises(SpecError, match="margin"):
         _verdict(AT_CHANCE, [0.1, 0.2])
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=10, unique=True), st.floats(0.1, 50))
+def test_equivalence_is_the_ninety_per_cent_interval_within_the_margin(values: list[float], margin: float) -> None:
+    side = Side(row="a", columns=("c",))
+    test = Equivalence(kind="equivalence", metric="m", first=side, second=side, margin=margin)
+    interval = t_interval(values, confidence=0.90)
+    assert interval is not None
+    within = -margin < interval.low and interval.high < margin
+    edge = min(abs(abs(interval.low) - margin), abs(abs(interval.high) - margin)) < 1e-6
+    assert edge or (judge(test, values)[0] == "shown") == within

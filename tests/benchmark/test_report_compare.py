@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from benchmark.report.build import build_report
-from benchmark.report.compare import Comparison, compare_rows
+from benchmark.report.compare import Comparison, compare_rows, comparison_notes
 from benchmark.report.formats import FORMATS, render, write_report
 from benchmark.report.model import Report
 from benchmark.report.statistics import holm, wilcoxon_exact
@@ -105,6 +105,14 @@ def test_too_few_seeds_for_any_significance_are_told_once() -> None:
     assert told(8) == []
     notes = _report([0.1])[1].notes
     assert sum("One seed only" in note for note in notes) == 1
+
+
+def test_columns_with_many_seeds_do_not_speak_for_those_with_few() -> None:
+    """With 11 and with 5 seeds, the note about the 5 vanished: the largest number of seeds spoke for all."""
+    few = Comparison("a", "b", "few", "m", n=5, better=5, p_wilcoxon=0.0625)
+    many = Comparison("a", "b", "many", "m", n=11, better=11, p_wilcoxon=0.001)
+    (note,) = [each for each in comparison_notes([many, few]) if "exact Wilcoxon" in each]
+    assert note.startswith("With 5 seeds no exact Wilcoxon test of two rows can give p < 0.05")
 
 
 def test_a_table_that_compares_nothing_has_no_comparisons(tmp_path: Path) -> None:
