@@ -91,6 +91,22 @@ def test_eigenvalue_and_trace_are_within_one_percent_of_the_dense_hessian(width:
     assert found.trace_error < 0.01 * found.trace
 
 
+@pytest.mark.parametrize("smooth", [False, True], ids=["relu", "tanh"])
+def test_what_a_large_network_gets_finds_the_eigenvalue_and_knows_how_far_its_trace_may_be_off(
+    smooth: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of some hundred thousand parameters gets 12 Lanczos steps and 30 probes; here a small one does."""
+    monkeypatch.setattr(flatness, "LANCZOS_STEPS", (12, 12))
+    monkeypatch.setattr(flatness, "PROBES", (30, 30))
+    net, x, targets = problem(28, smooth)
+    eigenvalues = torch.linalg.eigvalsh(dense_hessian(net, x, targets))
+    found = flatness.curvature(flatness.hessian_operator(net, batches(x, targets)))
+    assert found.how.startswith("12 Lanczos steps, and 30 probes")
+    assert found.top_eigenvalue == pytest.approx(float(eigenvalues[-1]), rel=0.01)
+    assert found.top_eigenvalue_error < 0.01 * found.top_eigenvalue
+    assert abs(found.trace - float(eigenvalues.sum())) < 4 * found.trace_error
+
+
 def test_probes_scatter_around_the_trace_as_their_standard_error_says() -> None:
     # 20 probes only, as a large network gets: off by some standard errors at most, and never by a bias
     net, x, targets = problem(8, smooth=False)
