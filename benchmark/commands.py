@@ -264,11 +264,15 @@ def _beside(spec: TableSpec, profile: str, store: Store, asked: Sequence[Outcome
 
 
 def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Report:
-    """The report of a table, with the verdict of the audit of each data set in it."""
+    """The report of a table, with the audit of each data set in it and, on the paper's data, its claims' verdicts."""
     from benchmark.audits import audit_notes
+    from benchmark.claims import claim_notes, evaluate_claims
     from benchmark.report import build_report
 
-    return build_report(spec.under(profile), profile, outcomes, audit_notes({at.cell.dataset for at in outcomes}))
+    notes = audit_notes({at.cell.dataset for at in outcomes})
+    if spec.profile(profile).is_papers_data:
+        notes += claim_notes(evaluate_claims(spec, profile, outcomes))
+    return build_report(spec.under(profile), profile, outcomes, notes)
 
 
 def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:

@@ -51,6 +51,16 @@ def to_markdown(verdicts: Iterable[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def claim_notes(verdicts: Iterable[Verdict]) -> list[str]:
+    """A sentence per claim that was tested, for the notes under its own table: does it show here, and by how much?"""
+    return [
+        f"Claim {verdict.claim} ({_flat(verdict.says).rstrip('.')}): {verdict.verdict} here, effect in the claim's "
+        f"direction {_effect(verdict)}, {verdict.n} seeds."
+        for verdict in verdicts
+        if verdict.effect is not None
+    ]
+
+
 def to_json(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     """A record per verdict, ready for strict JSON: None where there is no number."""
     return [asdict(verdict) for verdict in adjusted(list(verdicts))]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmark.claims import evaluate_claims, to_json, to_markdown, write_claims
+from benchmark.claims import claim_notes, evaluate_claims, to_json, to_markdown, write_claims
 from benchmark.claims.evaluate import Verdict
 from benchmark.claims.judge import judge
 from benchmark.claims.kinds import Equivalence, Side, parse_test
@@ -377,7 +377,39 @@ def test_names_of_the_new_kinds_are_checked() -> None:
         _verdict(AT_CHANCE, [0.1, 0.2])
 
 
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=10, unique=True), st.floats(0.1, 50))
+def test_a_note_says_of_each_tested_claim_whether_it_shows_and_by_how_much() -> None:
+    claim = {
+        "id": "better",
+        "says": "First is better.",
+        "source": "nowhere",
+        "test": {
+            "kind": "paired_difference",
+            "metric": "test_accuracy",
+            "first": {"row": "first", "columns": ["easy"]},
+            "second": {"row": "second", "columns": ["easy"]},
+        },
+    }
+    spec = small_spec(claims=[claim, {**claim, "id": "untested", "test": {**claim["test"], "metric": "test_nll"}}])
+    values = {"first": 0.5, "second": 0.7}
+    outcomes = outcomes_of(
+        spec, "cpu", lambda row, _, seed: {"test_accuracy": values[row] + 0.01 * seed**2 * (row > "g")}
+    )
+    assert claim_notes(evaluate_claims(spec, "cpu", outcomes)) == [
+        "Claim better (First is better): contradicted here, effect in the claim's direction "
+        "−0.217 [−0.268, −0.165], 3 seeds."
+    ]
+
+
+EFFECTS = st.lists(st.integers(-(10**6), 10**6).map(lambda value: value / 1e4), min_size=2, max_size=10, unique=True)
+
+
+def test_a_spread_whose_square_is_zero_is_none() -> None:
+    side = Side(row="a", columns=("c",))
+    test = Equivalence(kind="equivalence", metric="m", first=side, second=side, margin=1.0)
+    assert judge(test, [0.0, 9e-175])[0] == "not shown" and judge(test, [0.0, 9e-175] * 3)[0] == "shown"
+
+
+@given(EFFECTS, st.floats(0.1, 50))
 def test_equivalence_is_the_ninety_per_cent_interval_within_the_margin(values: list[float], margin: float) -> None:
     side = Side(row="a", columns=("c",))
     test = Equivalence(kind="equivalence", metric="m", first=side, second=side, margin=margin)
