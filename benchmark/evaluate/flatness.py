@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from curvlinops import HessianLinearOperator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -14,6 +15,9 @@ from benchmark.evaluate.measured import Measured, finite_or_none
 from datamodules.base import CrowdDataModule
 from datamodules.seeds import derive_seed
 from models.base import CrowdModule
+
+if TYPE_CHECKING:
+    from curvlinops import HessianLinearOperator
 
 #: training items that the loss is averaged over; all of them where there are fewer
 ITEMS = 500
@@ -127,6 +131,11 @@ def hessian_operator(method: CrowdModule, batches: list[tuple[Tensor, Tensor]]) 
         method: in evaluation mode; neither its weights nor their gradients are touched.
         batches: items ``[B, ...]`` and target distributions ``[B, C]``.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # of torch.jit, as curvlinops is imported: not the user's concern
+        from curvlinops import HessianLinearOperator
     parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
     # log_softmax leaves log-probabilities as they are, so this is -sum_c p[c] log q[c]
     loss = nn.CrossEntropyLoss(reduction="mean")
