@@ -19,11 +19,12 @@ from torch import Tensor
 from datamodules.annotations import Annotations
 from datamodules.augment import Augmenter
 from datamodules.crowd_data import CrowdData, DataInfo, hash_tensors
+from datamodules.episodes import Episodes, EpisodicDataModule
 from datamodules.loader import BatchLoader, Source
 from datamodules.names import UnknownName, unknown_name
 from datamodules.regimes import is_regime, unknown_regime
 
-__all__ = ["CrowdData", "CrowdDataModule", "DataInfo", "hash_tensors"]
+__all__ = ["CrowdData", "CrowdDataModule", "DataInfo", "DataModule", "EpisodicDataModule", "Episodes", "hash_tensors"]
 
 
 class CrowdDataModule(L.LightningDataModule):
@@ -359,6 +360,10 @@ class CrowdDataModule(L.LightningDataModule):
 
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
+
+
+#: a data set of either kind
+DataModule = CrowdDataModule | EpisodicDataModule
 
 
 def _check_features(name: str, features: Tensor, n_items: int) -> None:

@@ -78,7 +78,7 @@ def _load(found: Located, path: Path, split: str, dataset: str = "cifar10n") -> 
     return Images(torch.from_numpy(x), torch.from_numpy(labels).long(), is_jpeg)
 
 
-def guarded(read: Callable[[], Arrays], dataset: str, path: Path, what: str) -> Arrays:
+def guarded(read: Callable[[], Arrays], dataset: str, path: Path, what: str, role: str = "images") -> Arrays:
     """Reads; whatever the reader raises becomes one sentence with path, digests and remedy."""
     try:
         return read()
@@ -86,7 +86,7 @@ def guarded(read: Callable[[], Arrays], dataset: str, path: Path, what: str) -> 
         raise
     except Exception as error:
         reason = f"cannot be read as {what} ({type(error).__name__}: {error})"
-        raise describe_damage(dataset, "images", path, reason) from None
+        raise describe_damage(dataset, role, path, reason) from None
 
 
 # --- cache ----------------------------------------------------------------------------------------

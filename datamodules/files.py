@@ -249,7 +249,7 @@ def _state(file: KnownFile, folder: Path, part: Part) -> FileState:
 
 
 #: bytes that stand near the end of every whole file of a format
-_END_MARKS = {".parquet": b"PAR1", ".pt": b"PK\x05\x06", ".npz": b"PK\x05\x06"}
+_END_MARKS = {".parquet": b"PAR1", ".pt": b"PK\x05\x06", ".zip": b"PK\x05\x06", ".npz": b"PK\x05\x06"}
 
 
 def _is_cut_short(path: Path, file: KnownFile) -> bool:

@@ -68,7 +68,7 @@ def load_ood_images(name: str, root: str | Path | None = None) -> Tensor:
 
     images, labels = cached(path, f"ood-{found.option}", lambda: guarded(read, name, path, f"{ood.title} images"))
     chosen = torch.from_numpy(images)
-    return chosen[_without_overlap(path, torch.from_numpy(labels), root)] if name == "tiny_imagenet" else chosen
+    return chosen[without_overlap(path, torch.from_numpy(labels), root)] if name == "tiny_imagenet" else chosen
 
 
 def ood_files_digest(name: str, root: str | Path | None = None) -> str | None:
@@ -122,7 +122,7 @@ OOD: dict[str, OodSet] = {
 }
 
 
-def _without_overlap(path: Path, labels: Tensor, root: str | Path | None) -> Tensor:
+def without_overlap(path: Path, labels: Tensor, root: str | Path | None) -> Tensor:
     """Mask ``[N]`` of Tiny-ImageNet's images whose class CIFAR-10 lacks."""
     listed = locate("tiny_imagenet", "overlap", root).paths[0]
     try:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from datamodules.few_shot_regimes import CROWD_REGIME, SIMULATED
 from datamodules.names import unknown_name
 
 _NUMBERED = re.compile(r"([^=]+)=([1-9][0-9]*)")
@@ -36,6 +37,12 @@ SUMMARY: dict[str, Summary] = {
     "cifar10h": Summary("CIFAR-10's test images with the 511,000 pooled votes of CIFAR-10H", embedded=False),
     "digits_votes": Summary("scikit-learn's digits with simulated votes, about 51 an image", embedded=True),
     "labelme": Summary("LabelMe as 512-d VGG16 features (not the images), 59 annotators", embedded=False),
+    "digits_episodes": Summary("few-shot tasks of scikit-learn's digits, turned ones included", embedded=True),
+    "omniglot": Summary("few-shot tasks of Omniglot's characters", embedded=False),
+    "mini_imagenet": Summary("few-shot tasks of miniImageNet, from parquet or folders that you have", embedded=False),
+    "tiny_imagenet_fewshot": Summary("few-shot tasks of Tiny-ImageNet, a stand-in for miniImageNet", embedded=False),
+    "labelme_fewshot": Summary("few-shot tasks of LabelMe's features, with its annotators' answers", embedded=False),
+    "cifar10h_fewshot": Summary("few-shot tasks of CIFAR-10H's images, with its pooled votes", embedded=False),
 }
 
 _VOTES = {
@@ -69,6 +76,12 @@ REGIMES: dict[str, dict[str, str]] = {
     },
     "cifar10h": dict(_VOTES),
     "digits_votes": dict(_VOTES),
+    "digits_episodes": SIMULATED,
+    "omniglot": SIMULATED,
+    "mini_imagenet": SIMULATED,
+    "tiny_imagenet_fewshot": SIMULATED,
+    "labelme_fewshot": {**CROWD_REGIME, **SIMULATED},
+    "cifar10h_fewshot": {**CROWD_REGIME, **SIMULATED},
 }
 
 
