@@ -1,6 +1,6 @@
 """Label aggregation without a network: majority vote and Dawid-Skene, on annotations of any size.
 
-Nothing here allocates items x annotators: annotations stay triples, sums are scattered.
+Nothing here allocates items x annotators: annotations stay triples. Few-shot tasks: :mod:`models.dawid_skene`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from datamodules.annotations import Annotations
+from models.dawid_skene import dawid_skene_episodes, fit_tasks, sort_triples
 
-#: counts and priors are kept above this before a logarithm is taken (crowd-kit's value)
-SMALLEST = 1e-10
+__all__ = [
+    "DawidSkene",
+    "dawid_skene",
+    "dawid_skene_episodes",
+    "fit_dawid_skene",
+    "majority_episodes",
+    "majority_vote",
+]
 
 
 class DawidSkene(NamedTuple):
@@ -50,6 +57,22 @@ def majority_vote(annotations: Annotations, seed: int = 0, *, hard: bool = False
     return torch.where(count > 0, chosen, torch.full_like(chosen, 1 / annotations.n_classes))
 
 
+def majority_episodes(labels: Tensor, n_classes: int, *, hard: bool = False) -> Tensor:
+    """Posteriors ``[T, N, K]`` (float64) from the votes of few-shot tasks; equal ones for an item without votes.
+
+    Args:
+        labels: class ids ``[T, N, R]``, -1 where missing.
+        n_classes: K.
+        hard: all probability on the class with most votes, shared by those that tie, instead of the fractions of the
+            votes. Nothing is drawn, so that the order of items, annotators and classes changes nothing.
+    """
+    votes = torch.stack([(labels == k).sum(dim=2) for k in range(n_classes)], dim=2).double()
+    if hard:
+        votes = (votes == votes.amax(dim=2, keepdim=True)).double()
+    count = votes.sum(dim=2, keepdim=True)
+    return torch.where(count > 0, votes / count.clamp_min(1), 1 / n_classes)
+
+
 def dawid_skene(
     annotations: Annotations, steps: int = 100, *, smoothing: float = 0.01, tolerance: float = 0.0
 ) -> Tensor:
@@ -72,45 +95,7 @@ def fit_dawid_skene(
     Raises:
         ValueError: if ``steps`` is below 1 or ``smoothing`` is negative.
     """
-    if steps < 1 or smoothing < 0:
-        raise ValueError(f"steps is {steps} and smoothing {smoothing}; at least 1 and 0 are needed")
-    posteriors = majority_vote(annotations)
-    annotated = torch.zeros(annotations.n_items, dtype=torch.bool)
-    annotated[annotations.items] = True
-    likelihoods: list[Tensor] = []
-    for _ in range(steps):
-        log_prior, log_confusion = _maximise(annotations, posteriors, annotated, smoothing)
-        posteriors, likelihood = _expect(annotations, log_prior, log_confusion)
-        likelihoods.append(likelihood)
-        if _has_settled(likelihoods, tolerance * max(1, len(annotations.items))):
-            break
-    return DawidSkene(posteriors, log_prior, log_confusion, torch.stack(likelihoods))
-
-
-def _has_settled(likelihoods: list[Tensor], smallest_rise: float) -> bool:
-    if smallest_rise <= 0 or len(likelihoods) < 2:
-        return False
-    return bool(likelihoods[-1] - likelihoods[-2] < smallest_rise)
-
-
-def _maximise(
-    annotations: Annotations, posteriors: Tensor, annotated: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """M-step: log-prior ``[C]`` and log-confusions ``[R, C, C]`` from posteriors ``[N, C]``."""
-    n_classes, n_annotators = annotations.n_classes, annotations.n_annotators
-    given = annotations.annotators * n_classes + annotations.labels
-    counts = posteriors.new_zeros(n_annotators * n_classes, n_classes)
-    counts.index_add_(0, given, posteriors[annotations.items])
-    counts = counts.view(n_annotators, n_classes, n_classes).transpose(1, 2) + smoothing
-    counts = counts.clamp_min(SMALLEST)
-    confusion = counts / counts.sum(dim=2, keepdim=True)
-    prior = posteriors[annotated].sum(dim=0) / annotated.sum().clamp_min(1)
-    return prior.clamp_min(SMALLEST).log(), confusion.log()
-
-
-def _expect(annotations: Annotations, log_prior: Tensor, log_confusion: Tensor) -> tuple[Tensor, Tensor]:
-    """E-step: posteriors ``[N, C]`` and the log-likelihood of all annotations."""
-    joint = log_prior.repeat(annotations.n_items, 1)
-    joint.index_add_(0, annotations.items, log_confusion[annotations.annotators, :, annotations.labels])
-    evidence = joint.logsumexp(dim=1, keepdim=True)
-    return (joint - evidence).exp(), evidence.sum()
+    sizes = (1, annotations.n_items, annotations.n_annotators, annotations.n_classes)
+    triples = sort_triples(annotations.items, annotations.annotators, annotations.labels, sizes)
+    fit = fit_tasks(triples, steps, smoothing, tolerance=tolerance)
+    return DawidSkene(*(part.squeeze(0) for part in fit))

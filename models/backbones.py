@@ -20,8 +20,10 @@ SMALL_CNNS: Mapping[str, tuple[int, int, int, int]] = {
     "small_cnn": (24, 48, 96, 128),
     "small_cnn_wide": (32, 64, 128, 256),
 }
+#: four blocks of equally many channels, as few-shot methods use them -> channels
+CONV4: Mapping[str, int] = {"conv4": 64, "conv4_narrow": 32}
 #: all backbones that need no other library
-_OWN = (*SMALL_CNNS, "mlp", "linear")
+_OWN = (*SMALL_CNNS, *CONV4, "mlp", "linear")
 #: images whose smaller side has at most this many pixels get a stem that does not shrink them
 SMALL_IMAGE = 64
 #: images whose smaller side has at least this many pixels are halved by the first layer of a small CNN
@@ -77,8 +79,9 @@ def build_backbone(name: str, input_shape: tuple[int, ...], pretrained: bool | s
     """The backbone ``name`` for items of ``input_shape``.
 
     Args:
-        name: ``small_cnn``, ``small_cnn_wide``, ``mlp``, ``linear`` (the items as they are, flattened, so that
-            the head of a method is a linear model of them) or a timm name (``resnet34``, ``timm/resnet34``).
+        name: ``small_cnn``, ``small_cnn_wide``, ``conv4``, ``conv4_narrow``, ``mlp``, ``linear`` (the items as they
+            are, flattened, so that the head of a method is a linear model of them) or a timm name (``resnet34``,
+            ``timm/resnet34``).
         input_shape: shape of one item: ``(channels, height, width)`` or ``(features,)``.
         pretrained: timm networks only: True loads timm's weights from its hub or the local hub cache, a
             path loads that file (``.safetensors``, or a state dict that ``torch.load`` reads without
@@ -100,6 +103,8 @@ def build_backbone(name: str, input_shape: tuple[int, ...], pretrained: bool | s
         )
     if name in SMALL_CNNS:
         return _small_cnn(SMALL_CNNS[name], input_shape)
+    if name in CONV4:
+        return _conv4(CONV4[name], input_shape)
     return _timm_backbone(name, input_shape, pretrained)
 
 
@@ -123,6 +128,23 @@ def _small_cnn(channels: tuple[int, ...], input_shape: tuple[int, ...]) -> Backb
             layers.append(nn.MaxPool2d(2))
             size //= 2
     return Backbone(nn.Sequential(*layers, GlobalMax()), channels[-1])
+
+
+def _conv4(channels: int, input_shape: tuple[int, ...]) -> Backbone:
+    """The embedding of prototypical networks (Snell et al. 2017): four times convolution, batch norm, ReLU, max-pool.
+
+    Flattened at the end: 64 features of a 28x28 image, 1,600 of an 84x84 one. A map of less than two pixels in one
+    direction (from the fourth block on, for images below 16 pixels) is not pooled any more.
+    """
+    layers: list[nn.Module] = []
+    inputs, (height, width) = input_shape[0], input_shape[1:]
+    for _ in range(4):
+        layers += _convolution(inputs, channels)
+        if min(height, width) >= 2:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        inputs = channels
+    return Backbone(nn.Sequential(*layers, nn.Flatten()), channels * height * width)
 
 
 def _mlp(input_shape: tuple[int, ...], width: int = 128) -> Backbone:

@@ -1,7 +1,8 @@
 """Base classes of methods: the contract between a method, its data and the benchmark.
 
-A method from another package subclasses :class:`CrowdModule`, implements ``training_step`` and
-``predict_consensus``, and is announced by an entry point in the group ``annobench.methods``.
+A method from another package subclasses :class:`CrowdModule` and implements ``training_step`` and
+``predict_consensus``, or :class:`EpisodicModule` and implements ``training_step``, ``adapt`` and ``predict_query``.
+It is announced by an entry point in the group ``annobench.methods``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import lightning as L
 from torch import Tensor, nn
 
 from datamodules.base import DataInfo
+from datamodules.names import unknown_name
 
 Batch = Mapping[str, Any]
 
@@ -116,3 +118,81 @@ class CrowdModule(L.LightningModule):
         predicted = self.predict_annotators(batch["x"], batch["annotators"]).argmax(-1)
         accuracy = (predicted == labels)[present].float().mean()
         self.log("val_accuracy", accuracy, batch_size=count, on_step=False, on_epoch=True)
+
+
+class EpisodicModule(L.LightningModule):
+    """A method that learns a few-shot task from a small support set labelled by several annotators.
+
+    A batch holds T episodes of K classes at once, whose class ids are 0 to K-1 in each. For training:
+    ``support_x [T, Ns, ...]``, ``support_y [T, Ns]`` (labels of the source data, to be annotated by the method
+    itself if it wants annotations), ``query_x [T, Nq, ...]`` and ``query_y [T, Nq]``. For validation and test,
+    ``support_labels [T, Ns, R]`` (-1 where missing) in place of ``support_y``. R may differ from batch to batch.
+
+    Args:
+        data_info: classes of an episode (K), the most annotators a batch has, and input shape of the items.
+    """
+
+    #: raised whenever the method's numbers change; part of every cell's digest
+    version: ClassVar[str] = "1"
+    #: what the data must offer; see ``EpisodicDataModule.provides``. Cells without it are "n/a"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    #: ways to learn from an annotated support set, all by one meta-trained network; the first selects its weights
+    adaptations: ClassVar[tuple[str, ...]] = ("default",)
+    #: those of them that draw random numbers (initial weights, subsamples), with seeds of their own: asked twice they
+    #: answer alike, but another order of items, annotators, classes or episodes may change the answer
+    randomised: ClassVar[frozenset[str]] = frozenset()
+    #: False: there is nothing to meta-train, ``adapt`` works on a fresh instance
+    needs_training: ClassVar[bool] = True
+
+    def __init__(self, data_info: DataInfo) -> None:
+        super().__init__()
+        self.data_info = data_info
+
+    # --- to implement -------------------------------------------------------------------------
+
+    @abstractmethod
+    def adapt(self, support_x: Tensor, support_labels: Tensor, adaptation: str) -> Any:
+        """Learns T tasks at once; changes no weight and no buffer of the module.
+
+        Args:
+            support_x: items ``[T, Ns, ...]``.
+            support_labels: class ids ``[T, Ns, R]``, -1 where missing. An annotator may have labelled nothing, an
+                item may have no label.
+            adaptation: one of :attr:`adaptations`.
+
+        Returns:
+            whatever :meth:`predict_query` needs.
+
+        Raises:
+            ValueError: for an unknown ``adaptation``.
+        """
+
+    @abstractmethod
+    def predict_query(self, state: Any, x: Tensor) -> Tensor:
+        """Log-probabilities ``[T, Nq, K]`` of the true classes of ``x [T, Nq, ...]``, each from its episode's state.
+
+        One query item's answer does not depend on the other query items.
+        """
+
+    # --- the same for all ---------------------------------------------------------------------
+
+    def answer(self, batch: Batch, adaptation: str) -> Tensor:
+        """Log-probabilities ``[T, Nq, K]`` of a validation or test batch's query items."""
+        state = self.adapt(batch["support_x"], batch["support_labels"], adaptation)
+        return self.predict_query(state, batch["query_x"])
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Accuracy on the query items of held-out classes after the first adaptation, as ``val_accuracy``."""
+        predicted = self.answer(batch, self.adaptations[0]).argmax(-1)
+        accuracy = (predicted == batch["query_y"]).float().mean()
+        self.log("val_accuracy", accuracy, batch_size=predicted.numel(), on_step=False, on_epoch=True)
+
+    def check_adaptation(self, adaptation: str) -> None:
+        """Raises ValueError, with near names, unless ``adaptation`` is one of :attr:`adaptations`."""
+        if adaptation not in self.adaptations:
+            where = f"method {type(self).__name__!r}"
+            raise ValueError(unknown_name("adaptation", adaptation, self.adaptations, where=where))
+
+
+#: a method of either kind
+Method = CrowdModule | EpisodicModule

@@ -20,18 +20,29 @@ kept as the A that are there: nothing allocates items x annotators x classes, no
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from models.meta_em.support import (
+    Support,
+    add_votes,
+    centred,
+    check_settings,
+    check_shapes,
+    collect,
+    label_counts,
+    log_gaussian,
+    shrunk_means,
+    uniform_padding,
+    vote_log_fractions,
+    without_padding,
+)
+
 #: Counts are kept above this before a logarithm is taken; it matters where b or c is 0 only. It is small enough
 #: to change no result and large enough that float32 gradients through the logarithm do not overflow.
 SMALLEST = 1e-30
-
-#: The logarithm of a responsibility of 0. Finite, because a softmax over nothing but -inf is NaN.
-LOG_ZERO = -1e30
 
 
 class EMState(NamedTuple):
@@ -52,26 +63,6 @@ class EMState(NamedTuple):
     log_alpha: Tensor
     log_resp: Tensor
     log_posterior: Tensor
-
-
-class _Support(NamedTuple):
-    """The support sets: embeddings, which items are real, and the A annotations that are there.
-
-    Attributes:
-        u: embeddings ``[T, N, M]``; 0 where padded.
-        real: False where padded ``[T, N]``; None: nothing is.
-        items: the item of each annotation ``[A]``, as a row of T x N.
-        given: its annotator and label ``[A]``, as a row of T x R x K.
-        n_annotators: R.
-        n_classes: K.
-    """
-
-    u: Tensor
-    real: Tensor | None
-    items: Tensor
-    given: Tensor
-    n_annotators: int
-    n_classes: int
 
 
 class _Prior(NamedTuple):
@@ -124,11 +115,11 @@ def unrolled_em(
     Raises:
         ValueError: if shapes, the embeddings' type, a label or a setting is not as above.
     """
-    _check_settings(n_classes, steps, tau, b, c)
-    _check_shapes(u, labels, mask)
+    check_settings(n_classes, steps, tau, b, c)
+    check_shapes(u, labels, mask)
     # rounding to half precision would cost more than it gains: these are small products
     with torch.autocast(u.device.type, enabled=False):
-        support = _collect(u, labels, n_classes, mask)
+        support = collect(u, labels, n_classes, mask)
         return _unroll(support, _Prior(tau, b, c), steps, last_step_only)
 
 
@@ -138,15 +129,15 @@ def query_log_posterior(state: EMState, u: Tensor) -> Tensor:
     ``log p(t = k | u) = log pi_k - |u - mu_k|^2 / 2`` up to a constant: the confusions take no part.
     """
     with torch.autocast(u.device.type, enabled=False):
-        scores = state.log_pi.unsqueeze(1) + _log_gaussian(*_centred(u, state.mu))
+        scores = state.log_pi.unsqueeze(1) + log_gaussian(*centred(u, state.mu))
         return scores.log_softmax(dim=2)
 
 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def _unroll(support: _Support, prior: _Prior, steps: int, last_step_only: bool) -> EMState:
-    log_resp = _vote_log_fractions(support)
+def _unroll(support: Support, prior: _Prior, steps: int, last_step_only: bool) -> EMState:
+    log_resp = vote_log_fractions(support)
     frozen = support._replace(u=support.u.detach())
     log_posteriors: list[Tensor] = []
     for step in range(steps):
@@ -154,67 +145,35 @@ def _unroll(support: _Support, prior: _Prior, steps: int, last_step_only: bool) 
         parameters = _maximise(seen, log_resp, prior)
         log_resp, log_likelihood = _expect(seen, parameters)
         log_posteriors.append(log_likelihood + _log_prior(parameters, prior))
-    if support.real is not None:
-        log_resp = torch.where(support.real.unsqueeze(2), log_resp, -math.log(support.n_classes))
     mu, log_pi, log_alpha = parameters
+    log_resp = uniform_padding(support, log_resp)
     return EMState(mu, log_pi, log_alpha.transpose(2, 3), log_resp, torch.stack(log_posteriors, dim=1))
 
 
-def _vote_log_fractions(support: _Support) -> Tensor:
-    """Log of the share ``[T, N, K]`` of an item's votes that each class has; equal shares without votes."""
-    n_episodes, n_items, _ = support.u.shape
-    n_classes = support.n_classes
-    cells = support.items * n_classes + support.given % n_classes
-    votes = torch.bincount(cells, minlength=n_episodes * n_items * n_classes).view(n_episodes, n_items, n_classes)
-    votes = votes + (votes.sum(dim=2, keepdim=True) == 0)
-    shares = votes.to(support.u.dtype) / votes.sum(dim=2, keepdim=True)
-    return _without_padding(support, shares.log().clamp_min(LOG_ZERO))
-
-
-def _maximise(support: _Support, log_resp: Tensor, prior: _Prior) -> _Parameters:
-    """M-step: the parameters that maximise the expected log posterior under responsibilities ``[T, N, K]``.
-
-    ``mu_k = sum_n lambda_nk u_n / (tau + sum_n lambda_nk)`` is taken as a weighted mean times a shrinkage, both
-    from logarithms: a class whose weight vanishes still has finite means and gradients.
-    """
-    n_episodes, n_items, n_classes = log_resp.shape
+def _maximise(support: Support, log_resp: Tensor, prior: _Prior) -> _Parameters:
+    """M-step: the parameters that maximise the expected log posterior under responsibilities ``[T, N, K]``."""
     log_weight = log_resp.logsumexp(dim=1)
-    mean = log_resp.softmax(dim=1).transpose(1, 2) @ support.u
-    mu = _shrinkage(log_weight, prior.tau).unsqueeze(2) * mean
-    rows = log_resp.exp().view(n_episodes * n_items, n_classes).index_select(0, support.items)
-    counts = rows.new_zeros(n_episodes * support.n_annotators * n_classes, n_classes)
-    counts = counts.index_add(0, support.given, rows)
-    counts = counts.view(n_episodes, support.n_annotators, n_classes, n_classes)
     return _Parameters(
-        mu=mu,
+        mu=shrunk_means(support, log_resp, log_weight, prior.tau),
         log_pi=_log_shares(log_weight.exp() + prior.b, dim=1),
-        log_alpha=_log_shares(counts + prior.c, dim=2),
+        log_alpha=_log_shares(label_counts(support, log_resp) + prior.c, dim=2),
     )
-
-
-def _shrinkage(log_weight: Tensor, tau: float) -> Tensor:
-    """``weight / (tau + weight)``, and 0 for a class without any weight."""
-    if tau == 0:
-        return (log_weight > LOG_ZERO / 2).to(log_weight.dtype)
-    return (log_weight - math.log(tau)).sigmoid()
 
 
 def _log_shares(counts: Tensor, dim: int) -> Tensor:
     return counts.clamp_min(SMALLEST).log().log_softmax(dim=dim)
 
 
-def _expect(support: _Support, parameters: _Parameters) -> tuple[Tensor, Tensor]:
+def _expect(support: Support, parameters: _Parameters) -> tuple[Tensor, Tensor]:
     """E-step: log-responsibilities ``[T, N, K]`` and ``log p(U, Y | mu, pi, alpha)`` ``[T]``, up to a constant."""
-    u, mu = _centred(support.u, parameters.mu)
-    joint = parameters.log_pi.unsqueeze(1) + _log_gaussian(u, mu)
-    n_classes = support.n_classes
-    votes = parameters.log_alpha.reshape(-1, n_classes).index_select(0, support.given)
-    joint = joint.view(-1, n_classes).index_add(0, support.items, votes).view_as(joint)
+    u, mu = centred(support.u, parameters.mu)
+    joint = parameters.log_pi.unsqueeze(1) + log_gaussian(u, mu)
+    joint = add_votes(support, joint, parameters.log_alpha)
     evidence = joint.logsumexp(dim=2)
     per_item = evidence - 0.5 * u.square().sum(dim=2)
     if support.real is not None:
         per_item = per_item * support.real
-    return _without_padding(support, joint - evidence.unsqueeze(2)), per_item.sum(dim=1)
+    return without_padding(support, joint - evidence.unsqueeze(2)), per_item.sum(dim=1)
 
 
 def _log_prior(parameters: _Parameters, prior: _Prior) -> Tensor:
@@ -222,62 +181,3 @@ def _log_prior(parameters: _Parameters, prior: _Prior) -> Tensor:
     mu, log_pi, log_alpha = parameters
     means = -0.5 * prior.tau * mu.square().sum(dim=(1, 2))
     return means + prior.b * log_pi.sum(dim=1) + prior.c * log_alpha.sum(dim=(1, 2, 3))
-
-
-def _centred(u: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
-    """Both relative to the middle of the means ``[T, K, M]``: squares of what lies far from 0 cancel badly.
-
-    Distances do not depend on the origin, so the middle needs no gradient.
-    """
-    middle = mu.detach().mean(dim=1, keepdim=True)
-    return u - middle, mu - middle
-
-
-def _log_gaussian(u: Tensor, mu: Tensor) -> Tensor:
-    """``-|u_n - mu_k|^2 / 2 + |u_n|^2 / 2`` ``[T, N, K]``: log N(u_n; mu_k, I) up to a term of the item alone."""
-    return u @ mu.transpose(1, 2) - 0.5 * mu.square().sum(dim=2).unsqueeze(1)
-
-
-# --- what comes in --------------------------------------------------------------------------------
-
-
-def _collect(u: Tensor, labels: Tensor, n_classes: int, mask: Tensor | None) -> _Support:
-    n_episodes, n_items, n_annotators = labels.shape
-    present = labels >= 0
-    if mask is not None:
-        present = present & mask.unsqueeze(2)
-        u = u.masked_fill(~mask.unsqueeze(2), 0)
-    places = present.flatten().nonzero().squeeze(1)
-    given = labels.flatten()[places].long()
-    if len(given) and int(given.max()) >= n_classes:
-        raise ValueError(
-            f"labels holds class {int(given.max())}; with n_classes={n_classes} the last is {n_classes - 1}"
-        )
-    items = places // n_annotators if n_annotators else places
-    episodes = items // n_items if n_items else items
-    annotators = places - items * n_annotators
-    rows = (episodes * n_annotators + annotators) * n_classes + given
-    return _Support(u, mask, items, rows, n_annotators, n_classes)
-
-
-def _without_padding(support: _Support, log_resp: Tensor) -> Tensor:
-    return log_resp if support.real is None else torch.where(support.real.unsqueeze(2), log_resp, LOG_ZERO)
-
-
-def _check_settings(n_classes: int, steps: int, tau: float, b: float, c: float) -> None:
-    if n_classes < 1 or steps < 1:
-        raise ValueError(f"n_classes is {n_classes} and steps {steps}; both must be at least 1")
-    for name, value in {"tau": tau, "b": b, "c": c}.items():
-        if not (0 <= value < math.inf):
-            raise ValueError(f"{name} is {value}; a pseudo-count is finite and not negative")
-
-
-def _check_shapes(u: Tensor, labels: Tensor, mask: Tensor | None) -> None:
-    if u.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"u is {u.dtype}; EM needs float32 or float64 (u.float())")
-    if u.ndim != 3 or labels.ndim != 3 or u.shape[:2] != labels.shape[:2]:
-        raise ValueError(f"u has shape {list(u.shape)} and labels {list(labels.shape)}; [T, N, M] and [T, N, R] fit")
-    if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"labels is {labels.dtype}; class ids are integers, -1 where missing")
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != u.shape[:2]):
-        raise ValueError(f"mask is {mask.dtype} {list(mask.shape)}; it must be bool {list(u.shape[:2])}")

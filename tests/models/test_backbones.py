@@ -15,13 +15,24 @@ SHAPES = [(3, 32, 32), (1, 8, 8), (3, 28, 28), (1, 5, 7)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["small_cnn", "small_cnn_wide", "mlp", "linear"])
+@pytest.mark.parametrize("name", ["small_cnn", "small_cnn_wide", "conv4", "conv4_narrow", "mlp", "linear"])
 def test_features_have_the_announced_width(name: str, shape: tuple[int, ...]) -> None:
     backbone = build_backbone(name, shape)
     features = backbone(torch.randn(2, *shape, requires_grad=True))
     assert features.shape == (2, backbone.num_features)
     features.sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in backbone.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "width"), [("conv4", 28, 64), ("conv4", 84, 1600), ("conv4_narrow", 28, 32), ("conv4", 8, 64)]
+)
+def test_conv4_has_the_published_number_of_features(name: str, size: int, width: int) -> None:
+    """Prototypical networks and the meta-learning papers after them: M = 64 on Omniglot, 1,600 on miniImageNet."""
+    backbone = build_backbone(name, (3, size, size))
+    assert backbone.num_features == width
+    kinds = [type(layer).__name__ for layer in backbone.body]
+    assert kinds[:4] == ["Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"] and kinds.count("Conv2d") == 4
 
 
 def test_mlp_takes_feature_vectors_and_others_say_so() -> None:
@@ -53,7 +64,7 @@ def test_the_input_of_the_pooling_layer_is_the_last_feature_map(name: str, chann
     assert gradient.shape == seen[0].shape
 
 
-@pytest.mark.parametrize("name", ["mlp", "linear", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("name", ["mlp", "linear", "conv4", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
 def test_networks_without_a_map_of_channels_first_have_no_pooling_layer(name: str) -> None:
     assert build_backbone(name, (3, 224, 224)).pooling_layer() is None
 

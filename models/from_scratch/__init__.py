@@ -1,0 +1,1 @@
+"""Classifiers that see nothing but one task's support set; see ``card.md``."""

@@ -1,0 +1,1 @@
+"""MAML with aggregated labels; see ``card.md``."""

@@ -1,0 +1,1 @@
+"""Prototypical networks with aggregated labels; see ``card.md``."""
