@@ -7,6 +7,11 @@ from pathlib import Path
 
 from benchmark.registry import dataset_class
 from datamodules.audit import Audit, audit
+from datamodules.base import EpisodicDataModule
+
+
+class NothingToAudit(ValueError):
+    """A data set whose annotators are drawn anew for every task."""
 
 
 def audit_dataset(name: str, regime: str | None = None, root: Path | None = None) -> tuple[str, Audit]:
@@ -14,9 +19,12 @@ def audit_dataset(name: str, regime: str | None = None, root: Path | None = None
 
     Raises:
         RegistryError, ValueError: for an unknown data set or regime (near names are listed).
+        NothingToAudit: for few-shot tasks.
         DataNotFound: if its annotations are not there.
     """
     dataset = dataset_class(name)
+    if issubclass(dataset, EpisodicDataModule):
+        raise NothingToAudit(f"{name} has few-shot tasks, whose annotators are drawn anew for each: nothing to audit")
     chosen = regime or dataset.audit_regime or next(iter(dataset.regimes))
     annotations, truth = dataset(chosen, root=root).annotations_for_audit()
     return chosen, audit(annotations, truth, pooled="annotator_ids" not in dataset.provides)
@@ -33,6 +41,8 @@ def audit_notes(names: Iterable[str], root: Path | None = None) -> list[str]:
         try:
             regime, found = audit_dataset(name, root=root)
             notes.append(f"Audit of {name} ({regime}): {found.verdict}")
+        except NothingToAudit:
+            continue
         except Exception as error:
             notes.append(f"Audit of {name}: could not be made ({type(error).__name__}: {error})")
     return notes

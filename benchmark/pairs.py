@@ -256,6 +256,8 @@ def load_trained(outcome: Outcome, store: Store, root: Path | None = None) -> tu
     if resolved.digest != outcome.digest:
         raise RuntimeError(f"the data or the code of {described} changed since it was run; run it again")
     method, datamodule = build(resolved, root=root)
+    if not (isinstance(method, CrowdModule) and isinstance(datamodule, CrowdDataModule)):
+        raise TypeError(f"{described}: few-shot methods are not compared in pairs")
     try:
         method.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:

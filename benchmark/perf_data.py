@@ -1,7 +1,8 @@
-"""What ``benchmark.perf`` trains on: CIFAR-10's images where they are found, and labels that mean nothing."""
+"""What ``benchmark.perf`` works on: CIFAR-10's images and CIFAR-10N's labels where they are found, else random ones."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from datamodules.annotations import Annotations
 from datamodules.base import CrowdData, CrowdDataModule
 from datamodules.cifar10_images import MEAN, STD, load_images
+from datamodules.cifar10n import Cifar10N
 from datamodules.files import DataNotFound
 
 
@@ -19,6 +21,18 @@ def cifar_images(count: int) -> Tensor:
         return load_images(None)[0].x[:count]
     except DataNotFound:
         return torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def cifar10n_annotations(count: int) -> Annotations:
+    """CIFAR-10N's three annotations of each of ``count`` images where they are found, else random ones like them."""
+    try:
+        noted, _ = Cifar10N("aggre").annotations_for_audit()
+        return replace(noted.select(torch.arange(count)), n_items=count) if count < noted.n_items else noted
+    except DataNotFound:
+        generator = torch.Generator().manual_seed(0)
+        items = torch.arange(count).repeat(3)
+        workers, labels = (torch.randint(size, items.shape, generator=generator) for size in (747, 10))
+        return Annotations(items, workers, labels, count, 747, 10)
 
 
 class PerfData(CrowdDataModule):

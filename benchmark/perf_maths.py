@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from itertools import combinations
+from typing import Any
 
 import torch
 from sklearn.metrics import cohen_kappa_score
@@ -11,6 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.metrics import DIC
+from benchmark.perf_data import cifar10n_annotations
+from datamodules.annotations import Annotations
+from models.aggregation import dawid_skene, dawid_skene_episodes
 from models.meta_em.em import query_log_posterior, unrolled_em
 
 Run = Callable[[], object]
@@ -70,3 +75,45 @@ def dic(count: int) -> tuple[Run, Run]:
                 cohen_kappa_score(answers[:, first], answers[:, second])
 
     return ours, reference
+
+
+# --- Dawid-Skene against crowd-kit ----------------------------------------------------------------
+
+#: EM steps on both sides
+_DAWID_SKENE_STEPS = 10
+#: share of the few-shot tasks that crowd-kit is given: a loop over all of them takes many minutes
+TASK_SHARE = 0.01
+_TASK_ITEMS, _TASK_ANNOTATORS, _TASK_CLASSES = 20, 7, 4
+
+
+def dawid_skene_whole(count: int) -> tuple[Run, Run]:
+    """CIFAR-10N's annotations of ``count`` images, by three of 747 workers each; random ones where it is not found."""
+    annotations = cifar10n_annotations(count)
+    frame = annotations.to_frame()
+    return lambda: dawid_skene(annotations, _DAWID_SKENE_STEPS, smoothing=0.0), lambda: _crowd_kit(frame)
+
+
+def dawid_skene_tasks(count: int) -> tuple[Run, Run]:
+    """``count`` tasks of 20 items, 7 annotators and 4 classes at once; crowd-kit loops over ``TASK_SHARE`` of them."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, _TASK_ITEMS, _TASK_ANNOTATORS)
+    truth = torch.randint(_TASK_CLASSES, (*shape[:2], 1), generator=generator)
+    right = torch.rand(shape, generator=generator) < 0.7
+    labels = torch.where(right, truth, torch.randint(_TASK_CLASSES, shape, generator=generator))
+    looped = labels[: max(1, round(TASK_SHARE * count))]
+    frames = [Annotations.from_dense(task, _TASK_CLASSES).to_frame() for task in looped]
+
+    def reference() -> None:
+        for frame in frames:
+            _crowd_kit(frame)
+
+    return lambda: dawid_skene_episodes(labels, _TASK_CLASSES, _DAWID_SKENE_STEPS, 0.0), reference
+
+
+def _crowd_kit(frame: Any) -> Any:
+    from crowdkit.aggregation import DawidSkene  # of the tests' extra, so that the other measurements run without
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas announces changes at every step
+        # the bound can fall by a rounding error: with a tolerance of 0 it may stop early
+        return DawidSkene(n_iter=_DAWID_SKENE_STEPS, tol=-1e9).fit_predict_proba(frame)

@@ -22,8 +22,8 @@ from datamodules.names import unknown_name
 from datamodules.regimes import REGIMES, SUMMARY
 
 if TYPE_CHECKING:
-    from datamodules.base import CrowdDataModule
-    from models.base import CrowdModule
+    from datamodules.base import DataModule
+    from models.base import Method
 
 BUILT_IN = "built-in"
 GROUPS = {"methods": "annobench.methods", "datasets": "annobench.datamodules", "tables": "annobench.tables"}
@@ -69,6 +69,30 @@ _METHODS = (
         BUILT_IN,
         "each item's votes as soft labels or one hard label an epoch (Gheibi and Ghazizadeh)",
     ),
+    Entry(
+        "meta_em",
+        "models.meta_em.module:MetaEM",
+        BUILT_IN,
+        "embedding meta-learned through unrolled EM with annotator confusions (Kumagai et al.)",
+    ),
+    Entry(
+        "prototypical",
+        "models.prototypical.module:Prototypical",
+        BUILT_IN,
+        "prototypical network, adapted by majority votes, Dawid-Skene, a crowd layer or CoNAL (PrMV, PrDS, MCL, MCNAL)",
+    ),
+    Entry(
+        "maml",
+        "models.maml.module:Maml",
+        BUILT_IN,
+        "model-agnostic meta-learning, adapted by majority votes or Dawid-Skene (MaMV, MaDS)",
+    ),
+    Entry(
+        "from_scratch",
+        "models.from_scratch.module:FromScratch",
+        BUILT_IN,
+        "each task's support set alone: logistic regression, forest, crowd layer, CoNAL (LRMV to CNAL)",
+    ),
 )
 _DATASET_TARGETS = {
     "digits": "datamodules.digits:Digits",
@@ -77,6 +101,12 @@ _DATASET_TARGETS = {
     "labelme": "datamodules.labelme:LabelMe",
     "cifar10h": "datamodules.cifar10h:Cifar10H",
     "digits_votes": "datamodules.digits_votes:DigitsVotes",
+    "digits_episodes": "datamodules.digits_episodes:DigitsEpisodes",
+    "omniglot": "datamodules.omniglot:Omniglot",
+    "mini_imagenet": "datamodules.mini_imagenet:MiniImageNet",
+    "tiny_imagenet_fewshot": "datamodules.tiny_imagenet_fewshot:TinyImageNetFewShot",
+    "labelme_fewshot": "datamodules.labelme_fewshot:LabelMeFewShot",
+    "cifar10h_fewshot": "datamodules.cifar10h_fewshot:Cifar10HFewShot",
 }
 TABLES_FOLDER = Path(__file__).parent / "tables"
 
@@ -138,22 +168,22 @@ def regimes() -> list[Entry]:
     return found
 
 
-def method_class(name: str) -> type[CrowdModule]:
+def method_class(name: str) -> type[Method]:
     """The method ``name``.
 
     Raises:
         RegistryError: if there is none (near names are listed) or its package cannot be imported.
     """
-    from models.base import CrowdModule
+    from models.base import CrowdModule, EpisodicModule
 
-    return _load("method", name, methods(), CrowdModule)
+    return _load("method", name, methods(), (CrowdModule, EpisodicModule))
 
 
-def dataset_class(name: str) -> type[CrowdDataModule]:
+def dataset_class(name: str) -> type[DataModule]:
     """The data set ``name``; errors as for :func:`method_class`."""
-    from datamodules.base import CrowdDataModule
+    from datamodules.base import CrowdDataModule, EpisodicDataModule
 
-    return _load("data set", name, datasets(), CrowdDataModule)
+    return _load("data set", name, datasets(), (CrowdDataModule, EpisodicDataModule))
 
 
 def table_spec(name: str) -> TableSpec:
@@ -190,7 +220,7 @@ def _yaml_in(folder: Path) -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.yaml"))}
 
 
-def _load(kind: str, name: str, known: Mapping[str, Entry], base: type) -> Any:
+def _load(kind: str, name: str, known: Mapping[str, Entry], bases: tuple[type, type]) -> Any:
     if name not in known:
         raise RegistryError(unknown_name(kind, name, known))
     entry = known[name]
@@ -201,10 +231,11 @@ def _load(kind: str, name: str, known: Mapping[str, Entry], base: type) -> Any:
         raise RegistryError(
             f"{kind} {name!r} from {entry.source}: {module_name} has no {attribute!r}; correct the entry point"
         )
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not (isinstance(found, type) and issubclass(found, bases)):
+        wanted = " or ".join(f"{base.__module__}.{base.__name__}" for base in bases)
         raise RegistryError(
-            f"{kind} {name!r} from {entry.source}: {entry.target} is not a subclass of "
-            f"{base.__module__}.{base.__name__}; correct the class or the entry point"
+            f"{kind} {name!r} from {entry.source}: {entry.target} is not a subclass of {wanted}; "
+            "correct the class or the entry point"
         )
     return found
 

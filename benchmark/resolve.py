@@ -17,11 +17,11 @@ from jsonargparse import ArgumentParser
 from benchmark.evaluate import EVALUATION_VERSION, PROTOCOLS, check_protocols
 from benchmark.registry import dataset_class, method_class
 from benchmark.spec import Cell, SpecError, digest_of
-from datamodules.base import CrowdDataModule
+from datamodules.base import DataModule, EpisodicDataModule
 from datamodules.names import unknown_name
 from datamodules.regimes import is_regime, unknown_regime
 from datamodules.seeds import derive_seed
-from models.base import CrowdModule
+from models.base import EpisodicModule, Method
 from models.encoders import ENCODERS, encoder_arguments, encoder_identity
 
 #: arguments of every data module that the runner sets itself
@@ -45,8 +45,8 @@ class ResolvedCell:
     """
 
     cell: Cell
-    method: type[CrowdModule]
-    dataset: type[CrowdDataModule]
+    method: type[Method]
+    dataset: type[DataModule]
     method_args: dict[str, Any]
     data_args: dict[str, Any]
     digest: str
@@ -92,10 +92,18 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
         **({"encoder": identity} if identity else {}),
         **protocol_digests(cell.protocols, datamodule),
     }
-    lacking = sorted(method.needs - dataset.provides)
-    reason = f"{cell.method} needs {', '.join(lacking)}; {cell.dataset} has none" if lacking else ""
+    reason = why_not(cell, method, dataset)
     digest = digest_of(key)
     return ResolvedCell(cell, method, dataset, method_args, data_args, digest, data_digest, encoder_args, reason)
+
+
+def why_not(cell: Cell, method: type[Method], dataset: type[DataModule]) -> str:
+    """Why method and data do not go together; empty where they do."""
+    if issubclass(method, EpisodicModule) != issubclass(dataset, EpisodicDataModule):
+        kinds = ("few-shot tasks", "items") if issubclass(method, EpisodicModule) else ("items", "few-shot tasks")
+        return f"{cell.method} learns from {kinds[0]}; {cell.dataset} has {kinds[1]}"
+    lacking = sorted(method.needs - dataset.provides)
+    return f"{cell.method} needs {', '.join(lacking)}; {cell.dataset} has none" if lacking else ""
 
 
 def resolve_encoder(encoder: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -139,7 +147,7 @@ def resolve_arguments(cls: type, given: dict[str, Any], owner: str, skip: set[st
     return dict(parsed.as_dict())
 
 
-def protocol_digests(protocols: Iterable[str], datamodule: CrowdDataModule) -> dict[str, str]:
+def protocol_digests(protocols: Iterable[str], datamodule: DataModule) -> dict[str, str]:
     """Digests of what a protocol reads beside the cell's data (its ``data_digest``), by the protocol's name."""
     modules = {name: import_module(PROTOCOLS[name]) for name in protocols}
     return {
@@ -151,12 +159,12 @@ def protocol_digests(protocols: Iterable[str], datamodule: CrowdDataModule) -> d
 
 def build_data(
     cell: Cell,
-    dataset: type[CrowdDataModule],
+    dataset: type[DataModule],
     data_args: dict[str, Any],
     *,
     root: Path | None = None,
     num_workers: int = 0,
-) -> CrowdDataModule:
+) -> DataModule:
     """The data module of ``cell`` with the seeds of its named axes; nothing is loaded yet."""
     axes: dict[str, str | int] = {
         "dataset": cell.dataset,
@@ -174,7 +182,7 @@ def build_data(
     )
 
 
-def model_seed(cell: Cell, dataset: type[CrowdDataModule]) -> int:
+def model_seed(cell: Cell, dataset: type[DataModule]) -> int:
     """Seed of initial weights and dropout: the same for every method of a seed index."""
     return derive_seed(
         dataset=cell.dataset, regime=dataset.regime_family(cell.regime), index=cell.seed, purpose="model"

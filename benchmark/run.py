@@ -27,9 +27,9 @@ from benchmark.metrics import SoftNLL
 from benchmark.provenance import git_revision, provenance
 from benchmark.resolve import ResolvedCell, build_data, model_seed
 from benchmark.result import Result
-from benchmark.spec import TrainArgs
-from datamodules.base import CrowdDataModule, hash_tensors
-from models.base import CrowdModule
+from benchmark.spec import SpecError, TrainArgs
+from datamodules.base import CrowdDataModule, DataModule, hash_tensors
+from models.base import CrowdModule, EpisodicModule, Method
 from models.encoders import represent
 
 OnEpoch = Callable[[int, int], None]
@@ -47,8 +47,8 @@ class Trained:
     """A result and the method it belongs to, for saving its weights or looking closer."""
 
     result: Result
-    method: CrowdModule
-    datamodule: CrowdDataModule
+    method: Method
+    datamodule: DataModule
 
 
 def run_cell(
@@ -97,15 +97,15 @@ def run_cell(
     return Trained(result, method, datamodule)
 
 
-def build(
-    resolved: ResolvedCell, *, root: Path | None = None, num_workers: int = 0
-) -> tuple[CrowdModule, CrowdDataModule]:
+def build(resolved: ResolvedCell, *, root: Path | None = None, num_workers: int = 0) -> tuple[Method, DataModule]:
     """The untrained method and the loaded data of a cell: items seen through the cell's encoder, if it has one."""
     cell = resolved.cell
     torch.set_num_threads(cell.train.threads)
     datamodule = build_data(cell, resolved.dataset, resolved.data_args, root=root, num_workers=num_workers)
     datamodule.setup()
     if resolved.encoder_args:
+        if not isinstance(datamodule, CrowdDataModule):
+            raise SpecError(f"{cell.describe()}: few-shot tasks are not seen through an encoder; leave it out")
         data = datamodule.data
         name, args = cell.encoder["name"], resolved.encoder_args
         datamodule.represent(*represent(name, args, data.x, data.test_x, hash_tensors(data.x, data.test_x)))
@@ -114,9 +114,7 @@ def build(
     return resolved.method(datamodule.info, **resolved.method_args), datamodule
 
 
-def _measured_at_best(
-    method: CrowdModule, datamodule: CrowdDataModule, protocols: Iterable[str], best: BestByVotes
-) -> Measured:
+def _measured_at_best(method: Method, datamodule: DataModule, protocols: Iterable[str], best: BestByVotes) -> Measured:
     """The protocols at the best epoch, under names that start with ``best_``; ``method`` ends as it was."""
     last = {name: value.detach().clone() for name, value in method.state_dict().items()}
     best.restore(method)
@@ -126,14 +124,19 @@ def _measured_at_best(
 
 
 def train(
-    method: CrowdModule, datamodule: CrowdDataModule, args: TrainArgs, on_epoch: OnEpoch
+    method: Method, datamodule: DataModule, args: TrainArgs, on_epoch: OnEpoch
 ) -> tuple[dict[str, list[float | None]], BestByVotes | None]:
     """Fits ``method`` in place and loads the selected weights; returns the curves and, if asked for, the best epoch."""
-    datamodule.request(method.train_views(), method.unlabeled_views())
+    if isinstance(method, EpisodicModule) and not method.needs_training:
+        return {}, None
+    if isinstance(method, CrowdModule) and isinstance(datamodule, CrowdDataModule):
+        datamodule.request(method.train_views(), method.unlabeled_views())
     curves = CurveRecorder(on_epoch)
-    selection = {"best_noisy_validation": BestByNoisyValidation, "last_and_best_votes": BestByVotes}.get(
-        args.selection, lambda: None
-    )()
+    selection = {
+        "best_noisy_validation": BestByValidation,
+        "best_validation_tasks": BestByValidation,
+        "last_and_best_votes": BestByVotes,
+    }.get(args.selection, lambda: None)()
     trainer = L.Trainer(
         max_epochs=args.max_epochs,
         accelerator="auto",
@@ -152,14 +155,14 @@ def train(
         # Lightning advises more loader workers and logging; the loader here needs none
         warnings.filterwarnings("ignore", module="lightning")
         _fit(trainer, method, datamodule)
-    if isinstance(selection, BestByNoisyValidation):
+    if isinstance(selection, BestByValidation):
         selection.restore(method)
     check_finite(method)
     method.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when fit ends
     return curves.curves, selection if isinstance(selection, BestByVotes) else None
 
 
-def _fit(trainer: L.Trainer, method: CrowdModule, datamodule: CrowdDataModule) -> None:
+def _fit(trainer: L.Trainer, method: Method, datamodule: DataModule) -> None:
     """``trainer.fit`` in which Ctrl-C stays Ctrl-C: Lightning makes ``exit(1)`` of it, without a word."""
     try:
         trainer.fit(method, datamodule=datamodule)
@@ -172,7 +175,7 @@ def _fit(trainer: L.Trainer, method: CrowdModule, datamodule: CrowdDataModule) -
         raise KeyboardInterrupt
 
 
-def check_finite(method: CrowdModule) -> None:
+def check_finite(method: Method) -> None:
     """Raises NotFinite naming the first weight that is NaN or infinite."""
     for name, value in method.state_dict().items():
         if value.is_floating_point() and not torch.isfinite(value).all():
@@ -195,8 +198,8 @@ class CurveRecorder(Callback):
         self.on_epoch(trainer.current_epoch + 1, trainer.max_epochs or 0)
 
 
-class BestByNoisyValidation(Callback):
-    """Keeps the weights of the epoch with the best accuracy on held-out noisy labels."""
+class BestByValidation(Callback):
+    """Keeps the weights of the epoch with the best accuracy in validation: on held-out noisy labels, or on tasks."""
 
     def __init__(self) -> None:
         self.best = float("-inf")
@@ -209,7 +212,7 @@ class BestByNoisyValidation(Callback):
             self.best = value
             self.state = {name: tensor.detach().clone() for name, tensor in pl_module.state_dict().items()}
 
-    def restore(self, method: CrowdModule) -> None:
+    def restore(self, method: Method) -> None:
         """Loads the kept weights into ``method``."""
         if self.state is None:
             raise RuntimeError("no epoch logged 'val_accuracy'; selection by it needs held-out annotations")
@@ -237,7 +240,7 @@ class BestByVotes(Callback):
             self.best, self.epoch = value, trainer.current_epoch
             self.state = {name: tensor.detach().clone() for name, tensor in pl_module.state_dict().items()}
 
-    def restore(self, method: CrowdModule) -> None:
+    def restore(self, method: Method) -> None:
         """Loads the kept weights into ``method``."""
         if self.state is None:
             raise NotFinite(

@@ -46,8 +46,9 @@ class TrainArgs(Frozen):
 
     max_epochs: int = Field(gt=0)
     """Epochs over the training items."""
-    selection: Literal["last", "best_noisy_validation", "last_and_best_votes"] = "last"
-    """Which epoch is tested: the last, the best by accuracy on held-out noisy labels, or both the last and the best
+    selection: Literal["last", "best_noisy_validation", "best_validation_tasks", "last_and_best_votes"] = "last"
+    """Which epoch is tested: the last, the best by accuracy on held-out noisy labels, the best by query accuracy on
+    few-shot tasks of validation classes, or both the last and the best
     by soft negative log-likelihood on held-out votes, whose metrics are named ``best_...``."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Lightning's name of the number format."""
@@ -144,6 +145,7 @@ class TableSpec(Frozen):
             for metric in self.compare.metrics:
                 if metric not in metrics:
                     raise ValueError(unknown_name("metric", metric, metrics, where="'compare'"))
+        self._check_averages()
         self._check_figure_rows(set(rows))
         for name, profile in self.profiles.items():
             for row in profile.rows:
@@ -153,6 +155,15 @@ class TableSpec(Frozen):
                 if column not in columns:
                     raise ValueError(unknown_name("column", column, columns, where=f"profile {name!r}"))
         return self
+
+    def _check_averages(self) -> None:
+        run = {column.name for column in self.columns if not column.average_of}
+        for column in self.columns:
+            if bool(column.average_of) == bool(column.regime):
+                raise ValueError(f"column {column.name!r} needs either a regime or columns that it is the average of")
+            for part in column.average_of:
+                if part not in run:
+                    raise ValueError(unknown_name("column", part, run, where=f"the average {column.name!r}"))
 
     def _check_figure_rows(self, rows: set[str]) -> None:
         if self.figure is None:
@@ -202,7 +213,11 @@ class TableSpec(Frozen):
         """
         chosen = self.profile(profile)
         rows = self._chosen_rows(methods)
-        picked = [column for column in self._chosen_columns(columns) if column.name not in chosen.omit_columns]
+        picked = [
+            column
+            for column in self._chosen_columns(columns)
+            if column.name not in chosen.omit_columns and not column.average_of
+        ]
         if seeds is not None and seeds < 1:
             raise SpecError(f"seeds is {seeds}; at least 1 is needed")
         overrides = {column.name: chosen.columns.get(column.name, ColumnOverride()) for column in picked}

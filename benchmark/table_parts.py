@@ -38,6 +38,8 @@ class RowSpec(Frozen):
     """Where the values were printed."""
     note: str = ""
     """Shown under the table."""
+    prefix: str = ""
+    """Shows the metrics named ``<column's prefix><prefix><metric>``, where several rows show what one cell measured."""
 
 
 class ColumnSpec(Frozen):
@@ -45,9 +47,12 @@ class ColumnSpec(Frozen):
 
     name: str
     label: str
-    regime: str
+    regime: str = ""
+    """Not given exactly where the column is an average."""
     dataset: str | None = None
     data: dict[str, Any] = {}
+    average_of: tuple[str, ...] = ()
+    """Shows, seed by seed, the mean of these columns; no cell of its own is run."""
     args: dict[str, Any] = {}
     """Arguments of every row's method in this column."""
     prefix: str = ""

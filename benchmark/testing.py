@@ -7,7 +7,8 @@
 ... def test_contract(check):
 ...     check()
 
-Each check is a small function in :mod:`benchmark.contracts.method` or :mod:`benchmark.contracts.data`.
+Each check is a small function in :mod:`benchmark.contracts.method`, :mod:`benchmark.contracts.episodic` or
+:mod:`benchmark.contracts.data`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any, TypeVar
 
 from benchmark.contracts.core import Check, ContractError
 from benchmark.contracts.data import DATA_CHECKS, DataCase
+from benchmark.contracts.episodic import EPISODIC_CHECKS, EpisodicCase
+from benchmark.contracts.episodic_data import EPISODIC_DATA_CHECKS, EpisodicDataCase
 from benchmark.contracts.method import METHOD_CHECKS, MethodCase
-from datamodules.base import CrowdDataModule, DataInfo
+from datamodules.base import CrowdDataModule, DataInfo, DataModule, EpisodicDataModule
 from datamodules.regimes import example_regimes
-from models.base import CrowdModule
+from models.base import EpisodicModule, Method
 
 Case = TypeVar("Case")
 
@@ -31,12 +34,13 @@ __all__ = ["Check", "ContractError", "check_datamodule", "check_method", "iter_c
 TINY_IMAGES = DataInfo(n_classes=5, n_annotators=6, input_shape=(1, 8, 8))
 
 
-def check_method(cls: type[CrowdModule], *, data_info: DataInfo = TINY_IMAGES, **method_args: Any) -> None:
+def check_method(cls: type[Method], *, data_info: DataInfo = TINY_IMAGES, **method_args: Any) -> None:
     """Runs the contract of methods on ``cls``.
 
     Args:
-        cls: the method.
-        data_info: classes (three or more), annotators and input shape of the items it is tried on.
+        cls: the method, of either kind.
+        data_info: classes (three or more; of an episode, for an episodic method), annotators and input shape of the
+            items it is tried on.
         method_args: arguments for its constructor, e.g. a small backbone.
 
     Raises:
@@ -46,7 +50,7 @@ def check_method(cls: type[CrowdModule], *, data_info: DataInfo = TINY_IMAGES, *
         check()
 
 
-def check_datamodule(cls: type[CrowdDataModule], *, regimes: Sequence[str] | None = None, **data_args: Any) -> None:
+def check_datamodule(cls: type[DataModule], *, regimes: Sequence[str] | None = None, **data_args: Any) -> None:
     """Runs the contract of data modules on ``cls``.
 
     Args:
@@ -62,7 +66,7 @@ def check_datamodule(cls: type[CrowdDataModule], *, regimes: Sequence[str] | Non
 
 
 def iter_checks(
-    cls: type[CrowdModule] | type[CrowdDataModule],
+    cls: type[Method] | type[DataModule],
     *,
     data_info: DataInfo = TINY_IMAGES,
     regimes: Sequence[str] | None = None,
@@ -81,6 +85,11 @@ def iter_checks(
         extra = {} if data_info is TINY_IMAGES else {"data_info": data_info}
         data_case = DataCase(cls, {**extra, **arguments}, tuple(regimes or example_regimes(cls.regimes)))
         yield from _bind(cls, DATA_CHECKS, data_case)
+    elif issubclass(cls, EpisodicDataModule):
+        episodic_case = EpisodicDataCase(cls, arguments, tuple(regimes or cls.regimes))
+        yield from _bind(cls, EPISODIC_DATA_CHECKS, episodic_case)
+    elif issubclass(cls, EpisodicModule):
+        yield from _bind(cls, EPISODIC_CHECKS, EpisodicCase(cls, arguments, data_info))
     else:
         yield from _bind(cls, METHOD_CHECKS, MethodCase(cls, arguments, data_info))
 

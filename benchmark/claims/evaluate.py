@@ -11,6 +11,7 @@ from benchmark.claims.judge import Judgement, judge
 from benchmark.claims.kinds import parse_test
 from benchmark.report.notes import data_line
 from benchmark.report.statistics import holm, present
+from benchmark.report.values import with_averages
 from benchmark.result import Outcome
 from benchmark.spec import TableSpec
 from benchmark.table_parts import ClaimSpec
@@ -65,7 +66,8 @@ def evaluate_claims(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) 
     Raises:
         SpecError: if a claim's test is not valid for the table, or the profile does not exist.
     """
-    return adjusted([_verdict(claim, spec, profile, outcomes) for claim in spec.claims])
+    places = with_averages(spec, outcomes)
+    return adjusted([_verdict(claim, spec, profile, places) for claim in spec.claims])
 
 
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -64,6 +64,17 @@ def require_shape(name: str, value: Tensor, shape: Sequence[int]) -> None:
     require(tuple(value.shape) == tuple(shape), f"{name} has shape {tuple(value.shape)}, expected {tuple(shape)}")
 
 
+#: largest deviation of a sum of probabilities from 1
+SUM_TOLERANCE = 1e-4
+
+
+def require_log_probabilities(name: str, value: Tensor) -> None:
+    """Requires finite log-probabilities along the last axis."""
+    require_finite(name, value)
+    gap = float((value.exp().sum(-1) - 1).abs().max())
+    require(gap <= SUM_TOLERANCE, f"{name}: probabilities sum to 1 only within {gap:.2g}; return log-probabilities")
+
+
 def differing(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> list[str]:
     """Names whose tensors are not the same to the last bit, or that only one side has."""
     names = sorted(set(first) | set(second))

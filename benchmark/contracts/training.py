@@ -60,17 +60,20 @@ class Run:
         return self.method.predict_annotators(x, asked)
 
 
-class _Losses(L.Callback):
+class LossRecorder(L.Callback):
+    """Keeps the loss of each batch, None where the method skipped it."""
+
     def __init__(self) -> None:
         self.values: list[float | None] = []
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Reads the loss off what ``training_step`` returned."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         self.values.append(None if loss is None else float(loss))
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silences Lightning's hints, which are about long trainings."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
@@ -98,11 +101,11 @@ class MethodCase:
 
     def fit(self, regime: str = "mixed", *, seed: int = 0, **data_args: Any) -> Run:
         """Trains a fresh method for two epochs, as the runner does."""
-        with _quiet():
+        with quiet():
             method = self.build(seed)
             data = TinyCrowd(regime, data_info=self.data_info, **{"batch_size": BATCH_SIZE, **data_args})
             data.request(method.train_views(), method.unlabeled_views())
-            losses = _Losses()
+            losses = LossRecorder()
             trainer = L.Trainer(
                 accelerator="cpu",
                 devices=1,

@@ -15,8 +15,8 @@ from datamodules.names import unknown_name
 
 if TYPE_CHECKING:
     from benchmark.evaluate.measured import Measured
-    from datamodules.base import CrowdDataModule
-    from models.base import CrowdModule
+    from datamodules.base import DataModule
+    from models.base import Method
 
 #: raised whenever a protocol's numbers change; part of every cell's digest
 EVALUATION_VERSION = "1"
@@ -30,6 +30,7 @@ PROTOCOLS = {
     "ood": "benchmark.evaluate.ood",
     "examples": "benchmark.evaluate.examples",
     "gradients": "benchmark.evaluate.gradients",
+    "episodic": "benchmark.evaluate.episodic",
 }
 
 
@@ -40,7 +41,7 @@ def check_protocols(names: Iterable[str]) -> None:
             raise SpecError(unknown_name("protocol", name, PROTOCOLS))
 
 
-def evaluate(method: CrowdModule, datamodule: CrowdDataModule, protocols: Iterable[str]) -> Measured:
+def evaluate(method: Method, datamodule: DataModule, protocols: Iterable[str]) -> Measured:
     """Runs ``protocols`` on a trained ``method``, in evaluation mode and without gradients."""
     import torch
 

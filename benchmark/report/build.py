@@ -15,7 +15,7 @@ from benchmark.report.compare import compare_rows
 from benchmark.report.model import DELTA_SPREADS, DELTA_TOLERANCE, CellStatus, Report, ReportCell
 from benchmark.report.notes import data_line, fact_lines, hardware_line, note_lines
 from benchmark.report.statistics import Spread, spread
-from benchmark.report.values import prefixes, value_at
+from benchmark.report.values import Prefixes, prefixes, value_at, with_averages
 from benchmark.result import DONE, FAILED, MISSING, NOT_APPLICABLE, Outcome
 from benchmark.spec import TableSpec
 from benchmark.table_parts import MetricSpec, ProfileSpec, RowSpec
@@ -34,15 +34,15 @@ def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], dat
         SpecError: if the table has no such profile.
     """
     chosen = spec.profile(profile)
-    prefix = prefixes(spec)
+    prefix, places = prefixes(spec), with_averages(spec, outcomes)
     cells = [
-        _cell(row, column.name, metric, _at(outcomes, row.name, column.name), chosen, prefix)
+        _cell(row, column.name, metric, _at(places, row.name, column.name), chosen, prefix)
         for row in spec.rows
         for column in spec.columns
         for metric in spec.metrics
     ]
     marked = tuple(_mark_best(cells, spec))
-    comparisons = compare_rows(spec, outcomes)
+    comparisons = compare_rows(spec, places)
     return Report(
         table=spec.table,
         kind=spec.kind,
@@ -74,7 +74,7 @@ def _cell(
     metric: MetricSpec,
     outcomes: Sequence[Outcome],
     profile: ProfileSpec,
-    prefix: dict[str, str],
+    prefix: Prefixes,
 ) -> ReportCell:
     done = [outcome for outcome in outcomes if outcome.status == DONE and outcome.result is not None]
     summary = spread([value_at(prefix, outcome, metric.name) for outcome in done])

@@ -16,6 +16,7 @@ from datamodules.catalogue import JPEG_NOTE
 SELECTION_RULES = {
     "last": "the model after the last epoch is tested",
     "best_noisy_validation": "the epoch with the best accuracy on held-out noisy labels is tested",
+    "best_validation_tasks": "the epoch with the best query accuracy on tasks of validation classes is tested",
     "last_and_best_votes": "the last epoch is tested and, where a heading says so, the epoch with the lowest soft "
     "negative log-likelihood on held-out votes",
 }

@@ -4,28 +4,65 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
 
 from benchmark.report.statistics import present
-from benchmark.result import DONE, Outcome, Result
+from benchmark.result import DONE, MISSING, Outcome, Result
 from benchmark.spec import TableSpec
 
-
-def prefixes(spec: TableSpec) -> dict[str, str]:
-    """Column -> what goes before a metric's name there."""
-    return {column.name: column.prefix for column in spec.columns}
+Prefixes = dict[tuple[str, str], str]
 
 
-def value_at(prefix: dict[str, str], outcome: Outcome, metric: str) -> float | None:
-    """What ``outcome`` measured of ``metric`` in its column; None where nothing was.
+def prefixes(spec: TableSpec) -> Prefixes:
+    """(row, column) -> what goes before a metric's name there."""
+    return {(row.name, column.name): column.prefix + row.prefix for row in spec.rows for column in spec.columns}
+
+
+def value_at(prefix: Prefixes, outcome: Outcome, metric: str) -> float | None:
+    """What ``outcome`` measured of ``metric`` in its place; None where nothing was.
 
     Args:
         prefix: as :func:`prefixes` gives it.
         outcome: of any status.
-        metric: name without the column's prefix.
+        metric: name without the place's prefix.
     """
     if outcome.status != DONE or outcome.result is None:
         return None
-    return outcome.result.metrics.get(prefix[outcome.column] + metric)
+    return outcome.result.metrics.get(prefix[outcome.row, outcome.column] + metric)
+
+
+def with_averages(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """``outcomes`` and, for each average column, row and seed, one more whose metrics are the columns' means.
+
+    A metric that one of the columns lacks is None. An average of which not all is done has the status and the reason
+    of the first column that lacks.
+    """
+    found = {(at.row, at.column, at.cell.seed): at for at in outcomes}
+    places = dict.fromkeys((at.row, at.cell.seed) for at in outcomes)
+    averages = []
+    for column in spec.columns:
+        for row, seed in places if column.average_of else ():
+            parts = [found.get((row, part, seed)) for part in column.average_of]
+            known = [part for part in parts if part is not None]
+            if known:
+                averages.append(_average(spec, column.name, known, len(parts)))
+    return [*outcomes, *averages]
+
+
+def _average(spec: TableSpec, column: str, parts: Sequence[Outcome], wanted: int) -> Outcome:
+    first = next((part for part in parts if part.status != DONE), parts[0])
+    place = replace(first, column=column, digest="", result=None)
+    if first.status != DONE or first.result is None:
+        return place
+    if len(parts) < wanted:
+        return replace(place, status=MISSING, reason="one of the columns was not run")
+    prefix, own = prefixes(spec), prefixes(spec)[first.row, column]
+    means = {}
+    for metric in spec.metrics:
+        values = [value_at(prefix, part, metric.name) for part in parts]
+        means[own + metric.name] = fmean(present(values)) if len(present(values)) == len(values) else None
+    return replace(place, result=first.result.model_copy(update={"metrics": means, "arrays": {}, "curves": {}}))
 
 
 def direction_of(spec: TableSpec, metric: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark import perf
+from benchmark import perf, perf_data, perf_maths
 from benchmark.perf import MEASUREMENTS, Measurement
+from datamodules.annotations import Annotations
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,53 @@ def test_ratios_point_the_way_their_target_says(at_most: bool, monkeypatch: pyte
     assert outcome.met
     assert (outcome.ours_seconds, outcome.reference_seconds) == ([2.0] * 3, [6.0] * 3)
     assert ("times as slow" if at_most else "times as fast") in perf.describe(outcome)
+
+
+def test_a_reference_that_does_a_share_of_the_work_is_charged_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(perf.time, "perf_counter", lambda: now[0])
+
+    def side(ticks: float) -> perf.Run:
+        return lambda: now.__setitem__(0, now[0] + ticks)
+
+    sides = (side(2), side(3))
+    chosen = Measurement("thing", limit=50.0, at_most=False, prepare=lambda _: sides, items=10, reference_share=0.01)
+    outcome = perf.measure("thing", chosen, rounds=1)
+    assert outcome.ratio == pytest.approx(150) and outcome.met
+    assert outcome.reference_seconds == [pytest.approx(300)]
+
+
+def test_both_sides_of_dawid_skene_end_with_the_same_posteriors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many steps without smoothing: only then is the ratio one of speed.
+
+    Workers with one or two labels, as 747 have on 200 items, would end elsewhere: to crowd-kit, labels that a worker
+    never gave do not exist.
+    """
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randint(10, (200, 1), generator=generator)
+    right = torch.rand(200, 5, generator=generator) < 0.7
+    labels = torch.where(right, truth, torch.randint(10, (200, 5), generator=generator))
+    monkeypatch.setattr(perf_maths, "cifar10n_annotations", lambda count: Annotations.from_dense(labels[:count], 10))
+    ours, theirs = (side() for side in MEASUREMENTS["dawid-skene"].prepare(200))
+    assert isinstance(ours, torch.Tensor)
+    found = torch.tensor(theirs.sort_index()[list(range(10))].to_numpy())  # type: ignore[attr-defined]
+    torch.testing.assert_close(ours, found, rtol=0, atol=1e-6)
+
+
+def test_where_cifar10n_is_not_found_random_annotations_stand_in() -> None:
+    annotations = perf_data.cifar10n_annotations(50)
+    assert (annotations.n_items, annotations.n_annotators, annotations.n_classes) == (50, 747, 10)
+    assert torch.equal(torch.bincount(annotations.items), torch.full((50,), 3))
+
+
+def test_the_loop_over_few_shot_tasks_is_given_the_share_it_is_charged_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: list[object] = []
+    monkeypatch.setattr(perf_maths, "_crowd_kit", frames.append)
+    ours, reference = MEASUREMENTS["dawid-skene-tasks"].prepare(300)
+    reference()
+    assert len(frames) == 3 == MEASUREMENTS["dawid-skene-tasks"].reference_share * 300
+    posteriors = ours()
+    assert isinstance(posteriors, torch.Tensor) and posteriors.shape == (300, 20, 4)
 
 
 def test_the_fastest_runs_decide_where_a_limit_is_close_to_1(monkeypatch: pytest.MonkeyPatch) -> None:
