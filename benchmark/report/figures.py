@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 Pairs = Sequence[Mapping[str, Any]]
 
 #: with more seeds a legend hides the points, and no reader tells their colours apart
+#: points of one result that the data file of a scatter holds; the picture and its correlation are of all
+_MOST_POINTS = 1_000
 _LEGEND_SEEDS = 5
 
 
@@ -87,7 +89,7 @@ def figure_records(spec: TableSpec, outcomes: Sequence[Outcome], pairs: Pairs = 
         return gain_records(spec, outcomes)
     if figure.form == "pairs":
         return pair_records(pairs)
-    points = _curve_points if figure.form == "curves" else _scatter_points
+    points = _curve_points if figure.form == "curves" else _few_scatter_points
     return [
         record
         for outcome in done(outcomes)
@@ -172,15 +174,21 @@ def _curve_points(figure: FigureSpec, outcome: Outcome, place: Record) -> list[R
 
 
 def _scatter_points(figure: FigureSpec, outcome: Outcome, place: Record) -> list[Record]:
-    """Points of a scatter where both values are there; the position in the arrays is the annotator's id."""
+    """Points of a scatter where both values are there; ``number`` is the place in the arrays."""
     assert outcome.result is not None
     arrays = outcome.result.arrays
     first, second = arrays.get(figure.x, []), arrays.get(figure.y[0], [])
     return [
-        {**place, "annotator": annotator, figure.x: left, figure.y[0]: right}
-        for annotator, (left, right) in enumerate(zip(first, second, strict=False))
+        {**place, "number": number, figure.x: left, figure.y[0]: right}
+        for number, (left, right) in enumerate(zip(first, second, strict=False))
         if spread([left, right]).n == 2
     ]
+
+
+def _few_scatter_points(figure: FigureSpec, outcome: Outcome, place: Record) -> list[Record]:
+    """At most :data:`_MOST_POINTS` of them, evenly spaced by number: a data file is to be read, not to be a store."""
+    points = _scatter_points(figure, outcome, place)
+    return points[:: -(-len(points) // _MOST_POINTS) or 1]
 
 
 def _finite(values: Sequence[float | None]) -> tuple[list[int], list[float]]:

@@ -247,3 +247,13 @@ def test_spearman_of_the_gain_is_scipys() -> None:
     points = figure_records(spec, noisy)
     expected = stats.spearmanr([each["distance"] for each in points], [each["gain"] for each in points]).statistic
     assert figure_gain.gain_summary(spec, noisy)[0]["mean"] == pytest.approx(expected)
+
+
+def test_the_data_file_of_a_large_scatter_holds_evenly_spaced_points() -> None:
+    figure = {"form": "scatter", "x": "distance", "y": ["nll"]}
+    spec = small_spec(kind="figure", figure=figure)
+    cell = spec.plan("cpu", seeds=1)[0].cell
+    many = [float(number) for number in range(2_500)]
+    result = result_of(cell, {}, arrays={"distance": many, "nll": many})
+    records = figure_records(spec, [Outcome("first", "easy", cell, "0", "done", result)])
+    assert [each["number"] for each in records] == list(range(0, 2_500, 3))
