@@ -131,15 +131,14 @@ def hessian_operator(method: CrowdModule, batches: list[tuple[Tensor, Tensor]]) 
         method: in evaluation mode; neither its weights nor their gradients are touched.
         batches: items ``[B, ...]`` and target distributions ``[B, C]``.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # of torch.jit, as curvlinops is imported: not the user's concern
-        from curvlinops import HessianLinearOperator
     parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
     # log_softmax leaves log-probabilities as they are, so this is -sum_c p[c] log q[c]
     loss = nn.CrossEntropyLoss(reduction="mean")
-    return HessianLinearOperator(_Consensus(method), loss, parameters, batches, check_deterministic=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # curvlinops uses torch.jit, which is not the user's concern
+        from curvlinops import HessianLinearOperator
+
+        return HessianLinearOperator(_Consensus(method), loss, parameters, batches, check_deterministic=False)
 
 
 # --- the Hessian ----------------------------------------------------------------------------------
