@@ -91,6 +91,16 @@ class CrowdModule(L.LightningModule):
         """
         return None
 
+    def attention(self, x: Tensor) -> Tensor | None:
+        """Where each annotator's prediction looks: weights over the input's tokens, or None if there are none.
+
+        Not negative, with a sum of 1 over the tokens.
+
+        Returns:
+            ``[B, R, N]`` for tokens ``x [B, N, D]``, ``[B, R, F, N]`` for tokens of frames ``x [B, F, N, D]``.
+        """
+        return None
+
     def train_views(self) -> Mapping[str, str]:
         """Keys of a training batch that hold augmented items -> names of augmentations.
 

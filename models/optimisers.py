@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, OneCycleLR
 
 OptimiserName = Literal["sgd", "adamw"]
-ScheduleName = Literal["constant", "drops", "one_cycle", "cosine"]
+ScheduleName = Literal["constant", "drops", "one_cycle", "cosine", "warmup_cosine"]
 #: a one-cycle schedule over fewer steps divides by zero
 _SHORTEST_CYCLE = 10
 
@@ -29,7 +30,7 @@ class HeldOneCycleLR(OneCycleLR):
 
 
 def build_optimiser(
-    parameters: Iterable[nn.Parameter],
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
     name: OptimiserName,
     *,
     lr: float,
@@ -63,7 +64,8 @@ def build_schedule(
     Args:
         optimiser: its learning rate is the largest of the schedule.
         name: ``constant``; ``drops`` (multiplied by ``drop_factor`` at the fractions ``drops`` of training);
-            ``one_cycle`` (up for the fraction ``warmup`` of training, then down); ``cosine`` (down to 0).
+            ``one_cycle`` (up for the fraction ``warmup`` of training, then down); ``cosine`` (down to 0);
+            ``warmup_cosine`` (linearly up for the fraction ``warmup``, then along a cosine down to 0).
         total_steps: optimiser steps of the whole training.
         drops: fractions of the training.
         drop_factor: what the rate is multiplied by at each of them.
@@ -83,7 +85,17 @@ def build_schedule(
         highest = [group["lr"] for group in optimiser.param_groups]
         steps = max(total_steps, _SHORTEST_CYCLE)
         return HeldOneCycleLR(optimiser, hold_from, max_lr=highest, total_steps=steps, pct_start=warmup)
-    raise ValueError(f"unknown schedule {name!r}; there are: constant, cosine, drops, one_cycle")
+    if name == "warmup_cosine":
+        return LambdaLR(optimiser, lambda step: _warmup_cosine(step, total_steps, warmup))
+    raise ValueError(f"unknown schedule {name!r}; there are: constant, cosine, drops, one_cycle, warmup_cosine")
+
+
+def _warmup_cosine(step: int, total_steps: int, warmup: float) -> float:
+    """Factor of the largest rate at ``step``: above 0 in the first, so that no step is lost."""
+    rising = round(warmup * total_steps)
+    if step < rising:
+        return (step + 1) / (rising + 1)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rising) / max(1, total_steps - rising))))
 
 
 def lightning_optimisers(optimiser: Optimizer, schedule: LRScheduler | None) -> dict[str, Any]:
