@@ -26,6 +26,8 @@ class EmbeddingModule(EpisodicModule):
     answered (:meth:`predict_embedded`), and may annotate the support items of training episodes
     (:meth:`training_labels`). Training uses the first adaptation.
 
+    Under a trainer's lower precision the network alone runs in it.
+
     In training, all items of a batch of episodes go through the network together, so batch norm sees support and query
     items of T episodes at once; in evaluation it uses running statistics, so no item's embedding depends on another.
 
@@ -100,11 +102,15 @@ class EmbeddingModule(EpisodicModule):
     def adapt(self, support_x: Tensor, support_labels: Tensor, adaptation: str) -> Any:
         """Embeds the support items and learns from them; see :meth:`models.base.EpisodicModule.adapt`."""
         self.check_adaptation(adaptation)
-        return self.adapt_embedded(self.embed(support_x), support_labels, adaptation)
+        u = self.embed(support_x)
+        with self._in_full():
+            return self.adapt_embedded(u, support_labels, adaptation)
 
     def predict_query(self, state: Any, x: Tensor) -> Tensor:
         """Log-probabilities ``[T, Nq, K]``; see :meth:`models.base.EpisodicModule.predict_query`."""
-        return self.predict_embedded(state, self.embed(x))
+        u = self.embed(x)
+        with self._in_full():
+            return self.predict_embedded(state, u)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Mean cross-entropy of the query items."""
@@ -112,8 +118,9 @@ class EmbeddingModule(EpisodicModule):
         embedded = self._embed(torch.cat([support, queries], dim=1))
         u, v = embedded.split([support.shape[1], queries.shape[1]], dim=1)
         labels = self.training_labels(batch["support_y"], batch_idx)
-        answers = self.predict_embedded(self.adapt_embedded(u, labels, self.adaptations[0]), v)
-        loss = F.nll_loss(answers.flatten(0, 1), batch["query_y"].flatten())
+        with self._in_full():
+            answers = self.predict_embedded(self.adapt_embedded(u, labels, self.adaptations[0]), v)
+            loss = F.nll_loss(answers.flatten(0, 1), batch["query_y"].flatten())
         self.epoch_loss.add(loss)
         return loss
 
@@ -132,6 +139,10 @@ class EmbeddingModule(EpisodicModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam at a constant rate."""
         return torch.optim.Adam([weight for weight in self.parameters() if weight.requires_grad], lr=self.lr)
+
+    def _in_full(self) -> torch.autocast:
+        """Full precision under a trainer's lower one: differences of distances and logarithms need the digits."""
+        return torch.autocast(self.device.type, enabled=False)
 
     def _embed(self, x: Tensor) -> Tensor:
         features = self.backbone(x.flatten(0, 1)).float()

@@ -82,10 +82,12 @@ def test_a_reference_that_does_a_share_of_the_work_is_charged_for_all_of_it(monk
         return lambda: now.__setitem__(0, now[0] + ticks)
 
     sides = (side(2), side(3))
-    chosen = Measurement("thing", limit=50.0, at_most=False, prepare=lambda _: sides, items=10, reference_share=0.01)
+    chosen = Measurement("thing", limit=50.0, at_most=False, prepare=lambda _: sides, items=700, reference_items=7)
     outcome = perf.measure("thing", chosen, rounds=1)
     assert outcome.ratio == pytest.approx(150) and outcome.met
     assert outcome.reference_seconds == [pytest.approx(300)]
+    fewer = perf.measure("thing", chosen, rounds=1, items=5)  # the reference works on all of them
+    assert fewer.reference_seconds == [pytest.approx(3)]
 
 
 def test_both_sides_of_dawid_skene_end_with_the_same_posteriors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,14 +113,26 @@ def test_where_cifar10n_is_not_found_random_annotations_stand_in() -> None:
     assert torch.equal(torch.bincount(annotations.items), torch.full((50,), 3))
 
 
-def test_the_loop_over_few_shot_tasks_is_given_the_share_it_is_charged_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("count", "looped"), [(10, 10), (130, 50)])
+def test_the_loop_over_few_shot_tasks_is_given_those_it_is_charged_for(
+    count: int, looped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rounded share of 0.01 gave the loop 1 of 10 tasks, and charged it for 100."""
     frames: list[object] = []
     monkeypatch.setattr(perf_maths, "_crowd_kit", frames.append)
-    ours, reference = MEASUREMENTS["dawid-skene-tasks"].prepare(300)
+    ours, reference = MEASUREMENTS["dawid-skene-tasks"].prepare(count)
     reference()
-    assert len(frames) == 3 == MEASUREMENTS["dawid-skene-tasks"].reference_share * 300
+    assert len(frames) == looped == min(count, MEASUREMENTS["dawid-skene-tasks"].reference_items or count)
     posteriors = ours()
-    assert isinstance(posteriors, torch.Tensor) and posteriors.shape == (300, 20, 4)
+    assert isinstance(posteriors, torch.Tensor) and posteriors.shape == (count, 20, 4)
+
+
+def test_both_sides_of_few_shot_tasks_end_with_the_same_posteriors() -> None:
+    ours, theirs = (side() for side in MEASUREMENTS["dawid-skene-tasks"].prepare(4))
+    assert isinstance(ours, torch.Tensor) and isinstance(theirs, list)
+    for own, table in zip(ours, theirs, strict=True):
+        found = torch.tensor(table.sort_index()[list(range(4))].to_numpy())
+        torch.testing.assert_close(own, found, rtol=0, atol=1e-6)
 
 
 def test_the_fastest_runs_decide_where_a_limit_is_close_to_1(monkeypatch: pytest.MonkeyPatch) -> None:
