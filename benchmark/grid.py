@@ -235,7 +235,8 @@ def _collect(running: list[_Running], listener: Listener) -> list[_Running]:
     for ready in wait(list(by_object)):
         at = by_object[ready]
         if ready is at.channel:
-            _receive(at, listener)
+            if at.message is None:  # else its end was seen first, and its last word taken below
+                _receive(at, listener)
             continue
         while at.message is None:  # what it sent before it ended; the closed pipe says when that is all
             _receive(at, listener)

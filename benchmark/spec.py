@@ -173,6 +173,8 @@ class TableSpec(Frozen):
         for row in named:
             if row not in rows:
                 raise ValueError(unknown_name("row", row, rows, where="'figure'"))
+        if (self.figure.form == "map") != bool(self.figure.colour):
+            raise ValueError("'colour' of a figure is given exactly where its form is 'map'")
         if (self.figure.form == "pairs") != bool(self.figure.pairs):
             raise ValueError("'pairs' of a figure are given exactly where its form is 'pairs'")
 

@@ -154,14 +154,17 @@ class PairSpec(Frozen):
 class FigureSpec(Frozen):
     """How a figure is drawn from results (``benchmark.report.figures``)."""
 
-    form: Literal["curves", "scatter", "gain", "lines", "pairs"]
+    form: Literal["curves", "scatter", "gain", "lines", "pairs", "map"]
     """``curves``: ``Result.curves`` over epochs; ``scatter``: one ``Result.arrays`` against another; ``gain``: how much
     lower the array y is than in the row ``reference``, item by item, against the array x; ``lines``: the metric y over
-    the columns' ``x``, a line a row; ``pairs``: what the probes y (``benchmark.evaluate.pairs``) say of ``pairs``."""
+    the columns' ``x``, a line a row; ``pairs``: what the probes y (``benchmark.evaluate.pairs``) say of ``pairs``;
+    ``map``: the array y against the array x in one seed, coloured by the whole numbers of the array ``colour``."""
     x: str = ""
-    """Scatter and gain: name of the array on the horizontal axis; lines: the axis in words."""
+    """Scatter, gain and map: name of the array on the horizontal axis; lines: the axis in words."""
     y: tuple[str, ...] = Field(min_length=1)
     """Names of the curves, the one array or metric on the vertical axis, or the probes."""
+    colour: str = ""
+    """Map only: name of the array of classes."""
     reference: str = ""
     """Gain only: the row that the others are held against."""
     pairs: tuple[PairSpec, ...] = ()

@@ -358,12 +358,12 @@ class EpisodicDataModule(L.LightningDataModule):
         pool = self._pool(part)
         queries = pool.x if pool.query_x is None else pool.query_x
         return {
-            "support_x": self._normalised(pool.x[episodes.support.to(pool.x.device)]),
-            "query_x": self._normalised(queries[episodes.query.to(queries.device)]),
+            "support_x": self.normalised(pool.x[episodes.support.to(pool.x.device)]),
+            "query_x": self.normalised(queries[episodes.query.to(queries.device)]),
             "query_y": self._sent(episodes.query_y),
         }
 
-    def _normalised(self, x: Tensor) -> Tensor:
+    def normalised(self, x: Tensor) -> Tensor:
         """Items ``[T, N, ...]`` as float32 on the device: images scaled and normalised, features as they are."""
         x = x.to(self._device())
         if x.is_floating_point():

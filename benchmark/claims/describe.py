@@ -11,6 +11,7 @@ from benchmark.claims.kinds import (
     Equals,
     Equivalence,
     GainCorrelation,
+    GainDifference,
     NonInferiority,
     PairedDifference,
     Side,
@@ -29,6 +30,9 @@ def describe(test: ClaimTest, spec: TableSpec) -> str:
         sides = _sides(spec, test.first, test.second)
         return f"correlation over items of how much lower {test.array} is with {test.against}: {sides} > 0"
     metric = {known.name: known.label for known in spec.metrics}[test.metric]
+    if isinstance(test, GainDifference):
+        here, there = (_names(spec, columns) for columns in (test.columns, test.than_columns))
+        return f"{metric}: {_row(spec, test.row)} gains over {_row(spec, test.over)} more in {here} than in {there}"
     if isinstance(test, Trend):
         return f"{metric} {test.direction} over columns, {_place(spec, test.row, test.columns)}"
     if isinstance(test, PairedDifference | Equivalence | NonInferiority):
@@ -39,9 +43,16 @@ def describe(test: ClaimTest, spec: TableSpec) -> str:
 
 
 def _place(spec: TableSpec, row: str, names: Sequence[str]) -> str:
-    rows = {known.name: known.label for known in spec.rows}
-    columns = {column.name: column.label for column in spec.columns}
-    return f"{rows[row]} ({', '.join(columns[name] for name in names)})"
+    return f"{_row(spec, row)} ({_names(spec, names)})"
+
+
+def _row(spec: TableSpec, name: str) -> str:
+    return next(row.label for row in spec.rows if row.name == name)
+
+
+def _names(spec: TableSpec, columns: Sequence[str]) -> str:
+    labels = {column.name: column.label for column in spec.columns}
+    return ", ".join(labels[name] for name in columns)
 
 
 def _sides(spec: TableSpec, first: Side, second: Side) -> str:
@@ -51,7 +62,9 @@ def _sides(spec: TableSpec, first: Side, second: Side) -> str:
 def _margin(test: PairedDifference | Equivalence | NonInferiority) -> str:
     if isinstance(test, Equivalence):
         return f", within ±{test.margin:g}"
-    return f", worse by less than {test.margin:g}" if isinstance(test, NonInferiority) else ""
+    if not isinstance(test, NonInferiority):
+        return ""
+    return f", worse by less than {f'{100 * test.margin:g} %' if test.relative else f'{test.margin:g}'}"
 
 
 def lacking(test: ClaimTest, outcomes: Sequence[Outcome], effects: dict[int, float | None]) -> str:

@@ -11,6 +11,7 @@ from benchmark.claims.kinds import (
     Equals,
     Equivalence,
     GainCorrelation,
+    GainDifference,
     NonInferiority,
     PairedDifference,
     Trend,
@@ -55,10 +56,21 @@ def _effect(test: ClaimTest, spec: TableSpec, outcomes: Sequence[Outcome]) -> fl
     if isinstance(test, Trend):
         change = slope(numbers)
         return None if change is None else (change if test.direction == "rising" else -change)
+    sign = 1 if direction_of(spec, test.metric) == "max" else -1
+    if isinstance(test, GainDifference):
+        here, there = _gain(numbers[: 2 * len(test.columns)]), _gain(numbers[2 * len(test.columns) :])
+        return sign * (here - there)
     if isinstance(test, PairedDifference | Equivalence | NonInferiority):
-        difference = fmean(numbers[:half]) - fmean(numbers[half:])
-        return difference if direction_of(spec, test.metric) == "max" else -difference
+        difference = sign * _gain(numbers)
+        relative = isinstance(test, NonInferiority) and test.relative
+        return difference / abs(fmean(numbers[half:])) if relative else difference
     return _mean_of_all(values, minus=test.value if isinstance(test, Equals) else test.above)
+
+
+def _gain(numbers: Sequence[float]) -> float:
+    """Mean of the first half less that of the second."""
+    half = len(numbers) // 2
+    return fmean(numbers[:half]) - fmean(numbers[half:])
 
 
 def curve_lengths(test: ClaimTest, outcomes: Sequence[Outcome]) -> int:

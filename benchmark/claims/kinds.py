@@ -72,7 +72,26 @@ class NonInferiority(_TwoSides):
 
     kind: Literal["non_inferiority"]
     margin: float = Field(gt=0)
-    """In the metric's units."""
+    """In the metric's units, or as a share of the second side's mean."""
+    relative: bool = False
+    """The margin is a share of the second side's mean, e.g. of its seconds."""
+
+
+class GainDifference(_Frozen):
+    """A row gains more over another in some columns than in others."""
+
+    kind: Literal["gain_difference"]
+    metric: str
+    row: str
+    over: str
+    """The row that it gains over."""
+    columns: Columns
+    than_columns: Columns
+
+    def places(self) -> list[Place]:
+        """All places that the test reads: of both rows in the first columns, then in the others."""
+        rows = (self.row, self.over)
+        return [(row, column) for columns in (self.columns, self.than_columns) for row in rows for column in columns]
 
 
 class GainCorrelation(_Frozen):
@@ -140,13 +159,24 @@ class Equals(_OneRow):
     """In the metric's units."""
 
 
-ClaimTest = PairedDifference | Equivalence | NonInferiority | GainCorrelation | Trend | Correlation | Value | Equals
+ClaimTest = (
+    PairedDifference
+    | Equivalence
+    | NonInferiority
+    | GainDifference
+    | GainCorrelation
+    | Trend
+    | Correlation
+    | Value
+    | Equals
+)
 KINDS: dict[str, type[ClaimTest]] = {
     "paired_difference": PairedDifference,
     "equivalence": Equivalence,
     "non_inferiority": NonInferiority,
     "trend": Trend,
     "correlation": Correlation,
+    "gain_difference": GainDifference,
     "gain_correlation": GainCorrelation,
     "value": Value,
     "equals": Equals,

@@ -31,6 +31,8 @@ PROTOCOLS = {
     "examples": "benchmark.evaluate.examples",
     "gradients": "benchmark.evaluate.gradients",
     "episodic": "benchmark.evaluate.episodic",
+    "adaptation_seconds": "benchmark.evaluate.adaptation_seconds",
+    "embedding_map": "benchmark.evaluate.embedding_map",
 }
 
 

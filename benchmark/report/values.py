@@ -12,6 +12,8 @@ from benchmark.result import DONE, MISSING, Outcome, Result
 from benchmark.spec import TableSpec
 
 Prefixes = dict[tuple[str, str], str]
+#: metrics that every run has: seconds of the wall clock, as its provenance has them
+DURATIONS = {"train_seconds": "train", "evaluate_seconds": "evaluate"}
 
 
 def prefixes(spec: TableSpec) -> Prefixes:
@@ -25,11 +27,15 @@ def value_at(prefix: Prefixes, outcome: Outcome, metric: str) -> float | None:
     Args:
         prefix: as :func:`prefixes` gives it.
         outcome: of any status.
-        metric: name without the place's prefix.
+        metric: name without the place's prefix; one of :data:`DURATIONS` has none.
     """
     if outcome.status != DONE or outcome.result is None:
         return None
-    return outcome.result.metrics.get(prefix[outcome.row, outcome.column] + metric)
+    name = prefix[outcome.row, outcome.column] + metric
+    if metric in DURATIONS and name not in outcome.result.metrics:  # an average has its own
+        seconds = outcome.result.provenance.get("seconds", {}).get(DURATIONS[metric])
+        return None if seconds is None else float(seconds)
+    return outcome.result.metrics.get(name)
 
 
 def with_averages(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[Outcome]:

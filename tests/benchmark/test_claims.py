@@ -418,3 +418,52 @@ def test_equivalence_is_the_ninety_per_cent_interval_within_the_margin(values: l
     within = -margin < interval.low and interval.high < margin
     edge = min(abs(abs(interval.low) - margin), abs(abs(interval.high) - margin)) < 1e-6
     assert edge or (judge(test, values)[0] == "shown") == within
+
+
+# --- gains against gains, margins as shares -------------------------------------------------------
+
+GAINS = {
+    "kind": "gain_difference",
+    "metric": "test_accuracy",
+    "row": "first",
+    "over": "second",
+    "columns": ["hard"],
+    "than_columns": ["easy"],
+}
+
+
+def _gains(hard: list[float], easy: list[float], metric: str = "test_accuracy") -> Verdict:
+    test = {**GAINS, "metric": metric}
+    spec = small_spec(claims=[{"id": "it", "says": "it is so", "source": "Table 1", "test": test}])
+
+    def numbers(row: str, column: str, seed: int) -> dict[str, float | None]:
+        gain = (hard if column == "hard" else easy)[seed]
+        return {metric: 0.5 + 0.1 * seed + (gain if row == "first" else 0.0)}
+
+    return evaluate_claims(spec, "cpu", outcomes_of(spec, "cpu", numbers, seeds=len(hard)))[0]
+
+
+def test_a_gain_is_held_against_the_gain_in_other_columns() -> None:
+    verdict = _gains([0.10, 0.112, 0.12], [0.01, 0.02, 0.031])
+    assert verdict.verdict == "shown" and verdict.effect == pytest.approx((0.09 + 0.092 + 0.089) / 3)
+    assert _gains([0.01, 0.02, 0.031], [0.10, 0.112, 0.12]).verdict == "contradicted"
+    assert _gains([0.10, 0.11, 0.12], [0.10, 0.12, 0.11]).verdict == "not shown"
+    falling = _gains([-0.10, -0.112, -0.12], [-0.01, -0.02, -0.031], metric="test_nll")
+    assert falling.verdict == "shown", "lower is better there"
+    assert "First gains over Second more in Hard than in Easy" in verdict.test
+
+
+def test_a_margin_may_be_a_share_of_the_second_side() -> None:
+    test = {**BETTER, "kind": "non_inferiority", "metric": "test_nll", "margin": 0.15, "relative": True}
+    spec = small_spec(claims=[{"id": "it", "says": "it is so", "source": "Table 1", "test": test}])
+
+    def verdict(ratio: float) -> Verdict:
+        def seconds(row: str, column: str, seed: int) -> dict[str, float | None]:
+            of_reference = 100.0 * (seed + 1)  # the seeds' own levels differ; their ratios do not
+            return {"test_nll": of_reference * ((ratio + 0.001 * seed) if row == "first" else 1.0)}
+
+        return evaluate_claims(spec, "cpu", outcomes_of(spec, "cpu", seconds, seeds=3))[0]
+
+    assert verdict(1.05).verdict == "shown" and verdict(1.05).effect == pytest.approx(-0.051)
+    assert verdict(1.3).verdict == "contradicted"
+    assert "worse by less than 15 %" in verdict(1.05).test

@@ -15,6 +15,9 @@ from benchmark.run import run_cell
 from benchmark.spec import Cell, TrainArgs
 from datamodules.digits_episodes import DigitsEpisodes
 from models.base import EpisodicModule
+from models.meta_em.em import query_log_posterior
+from models.meta_em.module import MetaEM
+from models.prototypical.module import Prototypical
 
 SMALL = {"train_episodes": 4, "val_episodes": 4, "test_episodes": 30, "annotators": [3, 5]}
 
@@ -96,3 +99,37 @@ def test_what_learns_from_tasks_does_not_go_with_items_nor_the_reverse() -> None
     assert resolve(cell("label_delivery")).not_applicable == (
         "label_delivery learns from items; digits_episodes has few-shot tasks"
     )
+
+
+def test_seconds_are_of_every_adaptation_and_of_nothing_else() -> None:
+    data = DigitsEpisodes("hammer-spammer", **SMALL)
+    data.setup()
+    measured = evaluate(Oracle(data.info), data, ("adaptation_seconds",))
+    assert set(measured.metrics) == {"first_seconds", "votes_seconds"}
+    assert all(seconds is not None and 0 < seconds < 60 for seconds in measured.metrics.values())
+
+
+def test_an_embedding_map_has_a_place_for_each_item_and_knows_which_classes_lie_apart() -> None:
+    data = DigitsEpisodes("hammer-spammer", **SMALL)
+    data.setup()
+    method = Prototypical(data.info, backbone="linear", learn_scale=True)
+    measured = evaluate(method, data, ("embedding_map",))
+    lengths = {len(measured.arrays[name]) for name in ("map_x", "map_y", "map_class")}
+    n_classes = min(10, len(data.data.test.classes.unique()))
+    assert lengths == {20 * n_classes} and len(set(measured.arrays["map_class"])) == n_classes
+    width = measured.metrics["silhouette"]
+    assert width is not None and -1 <= width <= 1
+    assert evaluate(Oracle(data.info), data, ("embedding_map",)).metrics == {}
+
+
+def test_an_embedding_keeps_full_precision_where_the_network_has_less() -> None:
+    data = DigitsEpisodes("hammer-spammer", **SMALL)
+    data.setup()
+    method = MetaEM(data.info, backbone="linear", learn_scale=True).eval()
+    batch = next(iter(data.test_episodes_for(3, 0.1)))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        state = method.adapt(batch["support_x"], batch["support_labels"], "em")
+        answers = method.predict_query(state, batch["query_x"])
+        u = method.embed(batch["query_x"])  # rounded by the network; remembered, so the same in both
+    assert u.dtype == state.mu.dtype == answers.dtype == torch.float32
+    assert torch.equal(answers, query_log_posterior(state, u)), "distances in bfloat16 would differ in the third digit"

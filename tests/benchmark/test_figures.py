@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,29 @@ def test_the_data_file_of_a_large_scatter_holds_evenly_spaced_points() -> None:
     result = result_of(cell, {}, arrays={"distance": many, "nll": many})
     records = figure_records(spec, [Outcome("first", "easy", cell, "0", "done", result)])
     assert [each["number"] for each in records] == list(range(0, 2_500, 3))
+
+
+# --- map --------------------------------------------------------------------------------------
+
+MAP = {"form": "map", "x": "map_x", "y": ["map_y"], "colour": "map_class"}
+
+
+def test_a_map_shows_the_lowest_seed_that_has_a_result(tmp_path: Path) -> None:
+    spec = small_spec(kind="figure", figure=MAP, references=[])
+    outcomes = []
+    for each in outcomes_of(spec, "cpu", lambda row, column, seed: "missing" if seed == 0 else {"test_accuracy": 0.5}):
+        arrays = {"map_x": [1.0, 2.0, None], "map_y": [3.0, 4.0, 5.0], "map_class": [0.0, 7.0, 7.0]}
+        known = each.result and each.result.model_copy(update={"arrays": arrays})
+        outcomes.append(replace(each, result=known))
+    records = figure_records(spec, outcomes)
+    assert {each["seed"] for each in records} == {1}
+    here = [each for each in records if (each["row"], each["column"]) == ("first", "easy")]
+    assert [(each["x"], each["y"], each["class"]) for each in here] == [(1.0, 3.0, 0), (2.0, 4.0, 7)]
+    assert write_figure(spec, "cpu", outcomes, tmp_path)[0].read_bytes().startswith(b"\x89PNG")
+    assert draw(spec, "cpu", []).startswith(b"\x89PNG"), "also without any result"
+
+
+def test_a_map_needs_a_colour_and_nothing_else_takes_one() -> None:
+    for figure in ({**MAP, "colour": ""}, {**LINES, "colour": "map_class"}):
+        with pytest.raises(ValueError, match="colour"):
+            small_spec(kind="figure", figure=figure, references=[])

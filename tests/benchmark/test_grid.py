@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,10 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from benchmark import grid
 from benchmark.evaluate import evaluate
 from benchmark.grid import GridOptions, run_grid, survey
 from benchmark.resolve import build_data, resolve
@@ -241,3 +244,18 @@ def test_a_grid_stopped_half_way_goes_on_and_ends_the_same(tmp_path: Path, plugi
     undisturbed, _ = run(spec, Store(tmp_path / "undisturbed"))
     assert metrics(resumed) == metrics(undisturbed) and len(metrics(resumed)) == 8
     assert not list(root.rglob("*.tmp"))
+
+
+def test_the_last_word_of_a_worker_that_has_already_ended_is_not_lost() -> None:
+    """Its end and its message may be noticed at once; then the message was read twice, and "failed: why" became
+    "ended with status 0 before its cell was done"."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    ended, end = multiprocessing.Pipe(duplex=False)  # readable, as the sentinel of a process that has ended
+    sender.send(("failed", "why"))
+    sender.close()
+    end.close()
+    process = SimpleNamespace(sentinel=ended)
+    outcome = Outcome("row", "column", tiny_spec("linear").plan("demo")[0].cell, "", "missing")
+    at = grid._Running(process, receiver, ended, outcome, 0)
+    assert grid._collect([at], Recorder()) == [at]
+    assert at.message == ("failed", "why")
