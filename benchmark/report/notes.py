@@ -8,6 +8,7 @@ from typing import Any
 from benchmark.report.compare import Comparison, comparison_notes
 from benchmark.report.model import DELTA_SPREADS, DELTA_TOLERANCE, ReportCell
 from benchmark.report.statistics import smallest_wilcoxon_p
+from benchmark.report.tasks import task_notes
 from benchmark.result import FAILED, Outcome
 from benchmark.spec import TableSpec
 from benchmark.table_parts import ProfileSpec
@@ -150,6 +151,7 @@ def note_lines(
         (row.label, f"the paper's values are from {row.source}." * bool(row.source)) for row in spec.rows
     )
     lines += _together((row.label, f"published values from {row.source}.") for row in spec.references)
+    lines += task_notes(spec, outcomes)
     lines += _statistics(cells, comparisons)
     lines += _flags(cells)
     lines += _failures(outcomes)
