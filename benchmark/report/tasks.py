@@ -26,8 +26,8 @@ def task_notes(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[str]:
         return []
     n_tasks = " or ".join(map(str, sorted({len(values) for values in found.values()})))
     text = (
-        f"± is over training seeds, each with target tasks of its own. Over the {n_tasks} tasks of one seed the standard "
-        f"error of an accuracy is {_range(errors)}"
+        f"± is over training seeds, each with target tasks of its own. Over the {n_tasks} tasks of one seed the "
+        f"standard error of an accuracy is {_range(errors)}"
     )
     paired = _paired(spec, found)
     if paired:
