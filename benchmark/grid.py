@@ -38,6 +38,9 @@ class Listener(Protocol):
     def epoch(self, outcome: Outcome, done: int, total: int) -> None:
         """A cell has finished ``done`` of ``total`` epochs."""
 
+    def encoding(self, outcome: Outcome, done: int, total: int) -> None:
+        """A cell's encoder has encoded ``done`` of ``total`` items (of the training items, then of the test items)."""
+
     def finished(self, outcome: Outcome) -> None:
         """A cell is done or has failed; ``outcome.status`` and ``outcome.reason`` say which and why."""
 
@@ -155,7 +158,11 @@ def _run_inline(todo: list[Outcome], store: Store, options: GridOptions, listene
         listener.started(outcome)
         error = ""
         try:
-            work(_job(outcome, store, options), on_epoch=partial(listener.epoch, outcome))
+            work(
+                _job(outcome, store, options),
+                on_epoch=partial(listener.epoch, outcome),
+                on_encode=partial(listener.encoding, outcome),
+            )
         except (Exception, SystemExit) as raised:
             error = one_line(raised)
         done.append(_report(outcome, store, listener, error))
@@ -252,6 +259,8 @@ def _receive(at: _Running, listener: Listener) -> None:
         return
     if message[0] == "epoch":
         listener.epoch(at.outcome, message[1], message[2])
+    elif message[0] == "encode":
+        listener.encoding(at.outcome, message[1], message[2])
     else:
         at.message = message
 

@@ -53,7 +53,14 @@ class GridProgress:
 
     def epoch(self, outcome: Outcome, done: int, total: int) -> None:
         """Moves the cell's bar."""
-        self.bars.update(self.tasks[outcome.digest], completed=done, total=total)
+        self._move(outcome, outcome.cell.describe(), done, total)
+
+    def encoding(self, outcome: Outcome, done: int, total: int) -> None:
+        """Lends the cell's bar to its encoder until the first epoch is done."""
+        self._move(outcome, f"{outcome.cell.describe()}: encoding {total} items", done, total)
+
+    def _move(self, outcome: Outcome, text: str, done: int, total: int) -> None:
+        self.bars.update(self.tasks[outcome.digest], description=f"  {text}", completed=done, total=total)
 
     def finished(self, outcome: Outcome) -> None:
         """Prints one line and removes the bar."""

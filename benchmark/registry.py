@@ -93,6 +93,48 @@ _METHODS = (
         BUILT_IN,
         "each task's support set alone: logistic regression, forest, crowd layer, CoNAL (LRMV to CNAL)",
     ),
+    Entry(
+        "qumatl",
+        "models.qumatl.module:QuMATL",
+        BUILT_IN,
+        "one Q-Former query per annotator on a frozen encoder's tokens (QuMATL)",
+    ),
+    Entry(
+        "qumatl_video",
+        "models.qumatl.video:QuMATLVideo",
+        BUILT_IN,
+        "frames compressed to queries, then one query per annotator over all frames (QuMATL)",
+    ),
+    Entry(
+        "annotator_heads",
+        "models.annotator_heads.module:AnnotatorHeads",
+        BUILT_IN,
+        "one classifier per annotator on pooled features (Base of QuMATL's tables)",
+    ),
+    Entry(
+        "d_lema",
+        "models.d_lema.module:DLema",
+        BUILT_IN,
+        "one dropout network per annotator, fused by certainty (Mirikharaji et al.)",
+    ),
+    Entry(
+        "padl",
+        "models.padl.module:Padl",
+        BUILT_IN,
+        "a common distribution over logits and each annotator's shift from it (Liao et al.)",
+    ),
+    Entry(
+        "madl",
+        "models.madl.module:Madl",
+        BUILT_IN,
+        "a classifier and each annotator's confusions, by item (Herde et al.)",
+    ),
+    Entry(
+        "annotator_majority",
+        "models.annotator_majority.module:AnnotatorMajority",
+        BUILT_IN,
+        "each annotator's most frequent class; the row to read a table against",
+    ),
 )
 _DATASET_TARGETS = {
     "digits": "datamodules.digits:Digits",
@@ -107,6 +149,11 @@ _DATASET_TARGETS = {
     "tiny_imagenet_fewshot": "datamodules.tiny_imagenet_fewshot:TinyImageNetFewShot",
     "labelme_fewshot": "datamodules.labelme_fewshot:LabelMeFewShot",
     "cifar10h_fewshot": "datamodules.cifar10h_fewshot:Cifar10HFewShot",
+    "street": "datamodules.street:Street",
+    "amer": "datamodules.amer:Amer",
+    "cue_conflict": "datamodules.cue_conflict:CueConflict",
+    "street_sim": "datamodules.street_sim:StreetSim",
+    "amer_sim": "datamodules.amer_sim:AmerSim",
 }
 TABLES_FOLDER = Path(__file__).parent / "tables"
 

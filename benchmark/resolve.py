@@ -22,7 +22,7 @@ from datamodules.names import unknown_name
 from datamodules.regimes import is_regime, unknown_regime
 from datamodules.seeds import derive_seed
 from models.base import EpisodicModule, Method
-from models.encoders import ENCODERS, encoder_arguments, encoder_identity
+from models.encoders import ENCODERS, FORMS, Form, encoder_arguments, encoder_identity
 
 #: arguments of every data module that the runner sets itself
 SEED_ARGS = frozenset({"split_seed", "annotation_seed", "loader_seed"})
@@ -42,6 +42,7 @@ class ResolvedCell:
         data_digest: SHA-256 of the data that the cell reads.
         encoder_args: all arguments of the cell's encoder, defaults included; empty where it has none.
         not_applicable: why method and data do not go together; empty where they do.
+        encoder_form: how the encoder's tokens reach the method: side by side, averaged, or as they are.
     """
 
     cell: Cell
@@ -53,6 +54,7 @@ class ResolvedCell:
     data_digest: str
     encoder_args: dict[str, Any]
     not_applicable: str = ""
+    encoder_form: Form = "flat"
 
 
 def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
@@ -72,7 +74,7 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
     )
     if not is_regime(cell.regime, dataset.regimes):
         raise SpecError(unknown_regime(cell.regime, dataset.regimes, where=f"data set {cell.dataset!r}"))
-    encoder_args, identity = resolve_encoder(cell.encoder)
+    encoder_args, form, identity = resolve_encoder(cell.encoder)
     datamodule = build_data(cell, dataset, data_args, root=root)
     data_digest = datamodule.digest()
     key = {
@@ -94,7 +96,7 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
     }
     reason = why_not(cell, method, dataset)
     digest = digest_of(key)
-    return ResolvedCell(cell, method, dataset, method_args, data_args, digest, data_digest, encoder_args, reason)
+    return ResolvedCell(cell, method, dataset, method_args, data_args, digest, data_digest, encoder_args, reason, form)
 
 
 def why_not(cell: Cell, method: type[Method], dataset: type[DataModule]) -> str:
@@ -106,25 +108,33 @@ def why_not(cell: Cell, method: type[Method], dataset: type[DataModule]) -> str:
     return f"{cell.method} needs {', '.join(lacking)}; {cell.dataset} has none" if lacking else ""
 
 
-def resolve_encoder(encoder: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All arguments of ``encoder`` (``name`` and arguments), defaults included, and what a digest holds of it.
+def resolve_encoder(encoder: dict[str, Any]) -> tuple[dict[str, Any], Form, dict[str, Any]]:
+    """All arguments of ``encoder``, defaults included, the form of its features, and what a digest holds of both.
 
-    Both are empty where there is no encoder.
+    Arguments and what the digest holds are empty where there is no encoder.
+
+    Args:
+        encoder: ``name``, ``form`` (``flat`` unless given; see :func:`models.encoders.features`) and arguments.
 
     Raises:
-        SpecError: without a name, for one that does not exist, or for an argument that it does not take.
+        SpecError: without a name, for one that does not exist, for an unknown form, or for an argument that it does
+            not take.
         FileNotFoundError: its weights are not at the path given.
     """
     if not encoder:
-        return {}, {}
+        return {}, "flat", {}
     given = dict(encoder)
-    name = given.pop("name", None)
+    name, form = given.pop("name", None), given.pop("form", "flat")
     if not isinstance(name, str):
         raise SpecError(f"encoder {encoder} has no name; there are: {', '.join(ENCODERS)}, and timm's")
+    if form not in FORMS:
+        raise SpecError(unknown_name("form", str(form), FORMS, where=f"encoder {name!r}"))
     try:
-        return encoder_arguments(name, given), encoder_identity(name, given)
+        arguments, identity = encoder_arguments(name, given), encoder_identity(name, given)
     except ValueError as error:
         raise SpecError(str(error)) from error
+    # only where it is another one, so that cells with flat features keep their address
+    return arguments, form, identity if form == "flat" else {**identity, "form": form}
 
 
 def resolve_arguments(cls: type, given: dict[str, Any], owner: str, skip: set[str] | frozenset[str]) -> dict[str, Any]:

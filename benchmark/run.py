@@ -31,6 +31,7 @@ from benchmark.spec import SpecError, TrainArgs
 from datamodules.base import CrowdDataModule, DataModule, hash_tensors
 from models.base import CrowdModule, EpisodicModule, Method
 from models.encoders import represent
+from models.encoders.cache import OnProgress
 
 OnEpoch = Callable[[int, int], None]
 # Lightning tells of devices, tips and why it stopped at each fit: noise in a grid of hundreds of cells
@@ -57,6 +58,7 @@ def run_cell(
     root: Path | None = None,
     num_workers: int = 0,
     on_epoch: OnEpoch = lambda done, total: None,
+    on_encode: OnProgress | None = None,
 ) -> Trained:
     """Trains and measures one cell.
 
@@ -65,6 +67,8 @@ def run_cell(
         root: folder with the data; default as for the data module.
         num_workers: loader processes; never changes a number.
         on_epoch: called with (epochs done, epochs in all) after each epoch.
+        on_encode: called with (items done, items in all) after each batch of items that an encoder has to encode, for
+            training and test items anew; never where their features are in the cache.
 
     Raises:
         NotFinite: if the trained weights are not finite.
@@ -73,7 +77,7 @@ def run_cell(
     cell = resolved.cell
     git_revision()  # asked now and remembered: a commit made while this trains is not what it was trained with
     started = time.perf_counter()
-    method, datamodule = build(resolved, root=root, num_workers=num_workers)
+    method, datamodule = build(resolved, root=root, num_workers=num_workers, on_encode=on_encode)
     loaded = time.perf_counter()
     curves, best = train(method, datamodule, cell.train, on_epoch)
     trained = time.perf_counter()
@@ -97,7 +101,9 @@ def run_cell(
     return Trained(result, method, datamodule)
 
 
-def build(resolved: ResolvedCell, *, root: Path | None = None, num_workers: int = 0) -> tuple[Method, DataModule]:
+def build(
+    resolved: ResolvedCell, *, root: Path | None = None, num_workers: int = 0, on_encode: OnProgress | None = None
+) -> tuple[Method, DataModule]:
     """The untrained method and the loaded data of a cell: items seen through the cell's encoder, if it has one."""
     cell = resolved.cell
     torch.set_num_threads(cell.train.threads)
@@ -107,8 +113,17 @@ def build(resolved: ResolvedCell, *, root: Path | None = None, num_workers: int 
         if not isinstance(datamodule, CrowdDataModule):
             raise SpecError(f"{cell.describe()}: few-shot tasks are not seen through an encoder; leave it out")
         data = datamodule.data
-        name, args = cell.encoder["name"], resolved.encoder_args
-        datamodule.represent(*represent(name, args, data.x, data.test_x, hash_tensors(data.x, data.test_x)))
+        train_x, test_x = represent(
+            cell.encoder["name"],
+            resolved.encoder_args,
+            data.x,
+            data.test_x,
+            hash_tensors(data.x, data.test_x),
+            form=resolved.encoder_form,
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            on_progress=on_encode,
+        )
+        datamodule.represent(train_x, test_x)
     # seeded after the data and right before the model: initial weights depend on the seed alone
     L.seed_everything(model_seed(cell, resolved.dataset), verbose=False)
     return resolved.method(datamodule.info, **resolved.method_args), datamodule

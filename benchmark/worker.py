@@ -46,7 +46,11 @@ class Job:
     gpu: int | None = None
 
 
-def work(job: Job, on_epoch: Callable[[int, int], None] = lambda done, total: None) -> None:
+def work(
+    job: Job,
+    on_epoch: Callable[[int, int], None] = lambda done, total: None,
+    on_encode: Callable[[int, int], None] | None = None,
+) -> None:
     """Runs ``job`` and writes its result, unless somebody else has meanwhile; failures are recorded and raised."""
     store = Store(job.results)
     with store.lock(job.digest):
@@ -59,7 +63,9 @@ def work(job: Job, on_epoch: Callable[[int, int], None] = lambda done, total: No
                 raise RuntimeError(
                     f"the data or the code of {job.cell.describe()} changed while the grid was running; run it again"
                 )
-            trained = run_cell(resolved, root=job.root, num_workers=job.num_workers, on_epoch=on_epoch)
+            trained = run_cell(
+                resolved, root=job.root, num_workers=job.num_workers, on_epoch=on_epoch, on_encode=on_encode
+            )
             state = {name: value.cpu() for name, value in trained.method.state_dict().items()}
             store.save(trained.result, write_weights=lambda path: torch.save(state, path))
         except (Exception, SystemExit) as error:
@@ -75,14 +81,21 @@ def one_line(error: BaseException) -> str:
 
 
 def process_main(job: Job, channel: Connection, lifeline: Connection) -> None:
-    """Entry point of a worker process: sends ``("epoch", done, total)``, then ``("done",)`` or ``("failed", line)``."""
+    """Entry point of a worker process: sends what was encoded and trained, then how it ended.
+
+    Messages: ``("encode", done, total)``, ``("epoch", done, total)``, ``("done",)`` or ``("failed", line)``.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     if job.gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_device(job.gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
     message: tuple[Any, ...]
     try:
-        work(job, on_epoch=lambda done, total: _tell(channel, ("epoch", done, total)))
+        work(
+            job,
+            on_epoch=lambda done, total: _tell(channel, ("epoch", done, total)),
+            on_encode=lambda done, total: _tell(channel, ("encode", done, total)),
+        )
         message = ("done",)
     except (Exception, SystemExit) as error:
         message = ("failed", one_line(error))

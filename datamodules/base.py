@@ -20,6 +20,7 @@ from datamodules.annotations import Annotations
 from datamodules.augment import Augmenter
 from datamodules.crowd_data import CrowdData, DataInfo, hash_tensors
 from datamodules.episodes import Episodes, EpisodicDataModule
+from datamodules.features import check_features
 from datamodules.loader import BatchLoader, Source
 from datamodules.names import UnknownName, unknown_name
 from datamodules.regimes import is_regime, unknown_regime
@@ -38,7 +39,8 @@ class CrowdDataModule(L.LightningDataModule):
         root: folder with the data; default ``$ANNOBENCH_DATA`` or ``~/.cache/annobench``.
         batch_size: items a training batch.
         eval_batch_size: items a batch of validation and test.
-        val_fraction: share of the training items whose annotations are held out.
+        val_fraction: share of the training items whose annotations are held out; without effect on data whose
+            authors fixed those items (``CrowdData.val_items``).
         n_train: use only that many training items (a seeded subset, before the split); None: all.
         permute_annotators: give each annotation's annotator id to another annotation at random (by
             ``annotation_seed``): a control that keeps labels and workloads and destroys identity.
@@ -67,6 +69,9 @@ class CrowdDataModule(L.LightningDataModule):
     standard_augmentation: ClassVar[str] = "crop_flip"
     #: names of the sets of images of other things that :meth:`load_ood` knows
     ood_sets: ClassVar[tuple[str, ...]] = ()
+    #: which parts ``split_seed`` chooses: ``validation``; ``test and validation``; ``nothing`` where the data's
+    #: authors fixed both
+    split_seed_chooses: ClassVar[str] = "validation"
 
     def __init__(
         self,
@@ -127,7 +132,8 @@ class CrowdDataModule(L.LightningDataModule):
         noted, tested = data.annotations, data.test_annotations
         # absent from the digest where there are none, as before there could be any
         votes = [] if tested is None else [tested.items, tested.annotators, tested.labels]
-        votes += [] if data.full_votes is None else [data.full_votes]
+        optional = (data.full_votes, data.val_items, data.train_cues, data.test_cues, data.test_regions)
+        votes += [tensor for tensor in optional if tensor is not None]
         return hash_tensors(
             data.x,
             noted.items,
@@ -208,11 +214,12 @@ class CrowdDataModule(L.LightningDataModule):
         """Puts features of the items in their place, e.g. those of a frozen encoder.
 
         Splits, annotations, labels and :meth:`digest` stay. Features are neither augmented nor normalised (a
-        "strong" view excepted, which corrupts any features).
+        "strong" view excepted, which corrupts any features). Half precision is kept; batches hold float32.
 
         Args:
-            train_x: features ``[N, D]`` of all training items, held-out ones included, in the order of ``data.x``.
-            test_x: features ``[M, D]`` of the test items.
+            train_x: features of all training items, held-out ones included, in the order of ``data.x``: ``[N, D]``,
+                tokens ``[N, n_tokens, D]``, or tokens of frames ``[N, F, n_tokens, D]``.
+            test_x: features of the test items, likewise.
 
         Raises:
             ValueError: for another number of rows, other shapes or types, or a value that is not finite.
@@ -222,12 +229,14 @@ class CrowdDataModule(L.LightningDataModule):
         if self._sources:
             raise RuntimeError(f"{self.name}: a loader was made already; call represent() right after setup()")
         data = self.data
-        _check_features("train_x", train_x, len(data.x))
-        _check_features("test_x", test_x, len(data.test_x))
-        if train_x.shape[1] != test_x.shape[1]:
-            raise ValueError(f"train_x has {train_x.shape[1]} features an item, test_x has {test_x.shape[1]}")
+        check_features(train_x, len(data.x), f"{self.name}, train_x")
+        check_features(test_x, len(data.test_x), f"{self.name}, test_x")
+        if train_x.shape[1:] != test_x.shape[1:]:
+            raise ValueError(
+                f"an item is {tuple(train_x.shape[1:])} in train_x and {tuple(test_x.shape[1:])} in test_x"
+            )
         self._before = self._before or data
-        self._data = replace(data, x=train_x.float(), test_x=test_x.float(), mean=None, std=None)
+        self._data = replace(data, x=_single(train_x), test_x=_single(test_x), mean=None, std=None)
 
     # --- Lightning ----------------------------------------------------------------------------
 
@@ -235,18 +244,36 @@ class CrowdDataModule(L.LightningDataModule):
         """Loads and splits, once."""
         if self._train_items is not None:
             return
-        n_items = self.data.annotations.n_items
         if self.permute_annotators:
             permuted = self.data.annotations.permute_annotators(self.annotation_seed)
             self._data = replace(self.data, annotations=permuted)
+        self._train_items, self._val_items = self.split(self.data.annotations.n_items, self.data.val_items)
+
+    def split(self, n_items: int, val_items: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Ids of the training and of the held-out items among ``n_items``, both ascending.
+
+        Args:
+            n_items: how many items there are beside the test items.
+            val_items: ids of the held-out ones where they are fixed; None: drawn by ``split_seed``.
+
+        Raises:
+            ValueError: if ``n_train`` asks for more items than there are, or leaves a part empty.
+        """
         order = torch.randperm(n_items, generator=torch.Generator().manual_seed(self.split_seed))
         if self.n_train is not None:
             if not 2 <= self.n_train <= n_items:
                 raise ValueError(f"n_train is {self.n_train}; {self.name} has {n_items} training items")
             order = order[: self.n_train]
-        n_val = max(1, round(self.val_fraction * len(order)))
-        self._val_items = order[:n_val].sort().values
-        self._train_items = order[n_val:].sort().values
+        if val_items is None:
+            n_val = max(1, round(self.val_fraction * len(order)))
+            return order[n_val:].sort().values, order[:n_val].sort().values
+        held_out = torch.isin(order, val_items)
+        if bool(held_out.all()) or not bool(held_out.any()):
+            raise ValueError(
+                f"n_train is {self.n_train}: of those items of {self.name} {int(held_out.sum())} are held out; "
+                "ask for more, so that some are learned from and some held out"
+            )
+        return order[~held_out].sort().values, order[held_out].sort().values
 
     def train_dataloader(self) -> BatchLoader:
         """Shuffled training batches with the views that the method asked for."""
@@ -336,7 +363,8 @@ class CrowdDataModule(L.LightningDataModule):
         unlabeled_views: Mapping[str, str] | None = None,
     ) -> BatchLoader:
         augmenter = Augmenter(
-            input_shape=self.info.input_shape,
+            # features of any shape are no images, and their values are not normalised one by one
+            input_shape=self.info.input_shape if self._before is None else (-1,),
             mean=self.data.mean,
             std=self.data.std,
             standard=self.standard_augmentation,
@@ -366,10 +394,5 @@ class CrowdDataModule(L.LightningDataModule):
 DataModule = CrowdDataModule | EpisodicDataModule
 
 
-def _check_features(name: str, features: Tensor, n_items: int) -> None:
-    if features.ndim != 2 or len(features) != n_items or not features.is_floating_point():
-        raise ValueError(
-            f"{name} is {features.dtype} {tuple(features.shape)}; give floats [{n_items}, D], one row an item"
-        )
-    if not bool(torch.isfinite(features).all()):
-        raise ValueError(f"{name} holds NaN or infinite values; check the encoder that made it")
+def _single(features: Tensor) -> Tensor:
+    return features if features.dtype == torch.float16 else features.float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datamodules.catalogue_annotators import ANNOTATOR_DATA
 from datamodules.catalogue_few_shot import CIFAR10H_SOURCE, FEW_SHOT_DATA
 from datamodules.catalogue_ood import OOD_DATA
 from datamodules.known_files import KnownFile, Part
@@ -148,6 +149,7 @@ DATA: dict[str, tuple[Part, ...]] = {
     ),
     **OOD_DATA,
     **FEW_SHOT_DATA,
+    **ANNOTATOR_DATA,
 }
 DATA["labelme_fewshot"] = DATA["labelme"]
 DATA["cifar10h_fewshot"] = (*DATA["cifar10h"], *CIFAR10H_SOURCE)

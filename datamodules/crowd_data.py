@@ -46,6 +46,13 @@ class CrowdData:
             where there is none; None: the data has none (methods then take a majority).
         full_votes: votes ``[N, C]`` int64 of the training items before any budget, where the regime is one; only
             ``benchmark.evaluate`` reads them.
+        val_items: ids ``[n]`` int64 of the items in ``x`` that are held out for validation, where the data's
+            authors fixed them; None: they are drawn.
+        train_cues: class of the shape and of the texture ``[N, 2]`` int64 of the items in ``x``, where the items
+            have two such cues.
+        test_cues: likewise ``[M, 2]`` of the test items.
+        test_regions: where each annotator's label of each test item comes from, where that is known: bool
+            ``[M, R, H, W]`` on any grid over the image, or ``[M, R, F]`` over the frames of a clip.
     """
 
     x: Tensor
@@ -60,6 +67,10 @@ class CrowdData:
     std: tuple[float, ...] | None = None
     aggregated: Tensor | None = None
     full_votes: Tensor | None = None
+    val_items: Tensor | None = None
+    train_cues: Tensor | None = None
+    test_cues: Tensor | None = None
+    test_regions: Tensor | None = None
 
 
 def hash_tensors(*tensors: Tensor | None) -> str:

@@ -109,6 +109,8 @@ def locate(dataset: str, role: str, root: str | Path | None = None) -> Located:
 
 def damage(path: Path, what: str, expected: str) -> str:
     """One message for a file that cannot be used: path, what is wrong, expected SHA-256, remedy."""
+    if not expected:
+        return f"{path} {what}. Remedy: correct that place, or copy the file there as its authors gave it out"
     return (
         f"{path} {what}. Expected SHA-256: {expected}; found: {sha256_of(path)}. "
         "Remedy: delete it and run `annobench data prepare` for this data set, or copy the published file there"
@@ -236,7 +238,9 @@ def _state(file: KnownFile, folder: Path, part: Part) -> FileState:
         return FileState(folder / file.path, "missing", f"source: {part.source}")
     size = path.stat().st_size
     if size == 0:
-        return FileState(path, "empty", f"0 bytes; expected SHA-256 {file.sha256}")
+        return FileState(path, "empty", f"0 bytes; expected SHA-256 {file.sha256 or 'unknown'}")
+    if not file.sha256:
+        return FileState(path, "ok", "is there; no SHA-256 of it is published")
     found = sha256_of(path)
     if found == file.sha256:
         return FileState(path, "ok", "has its known SHA-256")

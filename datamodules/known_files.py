@@ -12,8 +12,8 @@ class KnownFile:
 
     Attributes:
         path: where it lies under the root, and on a mirror; downloads go there.
-        sha256: digest of the published file.
-        size: its size in bytes.
+        sha256: digest of the published file; empty where none is published.
+        size: its size in bytes; 0 where it is not published.
         url: where it can be downloaded; empty where nobody offers this very file.
         also: other paths under the root that are accepted.
         copies: other known digests -> what those files are.

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from datamodules.augment import Augmenter
+from datamodules.features import release, sent_to
 from datamodules.seeds import derive_seed
 
 #: items of more bytes than this are not kept on an accelerator
@@ -28,7 +29,8 @@ class Source(Dataset[Gathered]):
     """The items of a data set, shared by all its loaders and never copied for one.
 
     Args:
-        tensors: ``x [N, ...]`` and whatever else goes with an item, all with N rows, on the CPU.
+        tensors: ``x [N, ...]`` and whatever else goes with an item, all with N rows, on the CPU. Of a mapped file
+            (:class:`~datamodules.features.MappedTensor`) no more than a batch's rows are in memory.
 
     Raises:
         ValueError: if ``x`` is missing or the numbers of rows differ.
@@ -55,12 +57,15 @@ class Source(Dataset[Gathered]):
         if device.type == "cpu":
             return self.tensors
         if device not in self._copies:
-            self._copies[device] = {name: tensor.to(device) for name, tensor in self.tensors.items()}
+            self._copies[device] = {name: sent_to(tensor, device) for name, tensor in self.tensors.items()}
         return self._copies[device]
 
     def gather(self, rows: Tensor) -> dict[str, Tensor]:
         """The items ``rows`` from wherever ``rows`` is, with their row numbers as ``index``."""
-        batch = {name: tensor.index_select(0, rows) for name, tensor in self.on(rows.device).items()}
+        here = self.on(rows.device)
+        batch = {name: tensor.index_select(0, rows) for name, tensor in here.items()}
+        for tensor in here.values():
+            release(tensor)
         return {**batch, "index": rows}
 
     def __getitem__(self, rows: list[Tensor]) -> Gathered:

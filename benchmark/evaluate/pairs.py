@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 
+from benchmark.evaluate.attention import attention_difference
+from benchmark.evaluate.probed import CannotProbe, Probed
 from benchmark.metrics import SoftNLL
 from datamodules.base import CrowdDataModule
 from datamodules.seeds import derive_seed
@@ -30,23 +32,6 @@ BATCH_NORM_ITEMS = 2000
 BATCH_NORM_BATCH = 250
 #: features whose spread is below this share of their size count as constant
 ROUNDING = 1e-12
-
-
-class CannotProbe(ValueError):
-    """A method or data that a probe does not apply to; the message says why."""
-
-
-@dataclass(frozen=True)
-class Probed:
-    """What a probe found.
-
-    Attributes:
-        value: the number; None where there is none.
-        reason: why there is none, else empty.
-    """
-
-    value: float | None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -388,4 +373,9 @@ def _as_it_was(method: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 Probe = Callable[[CrowdModule, CrowdModule, CrowdDataModule], Probed]
 #: name, as figures ask for it -> probe
-PROBES: Mapping[str, Probe] = {"loss_barrier": loss_barrier, "cka": cka, "gradcam_similarity": gradcam_similarity}
+PROBES: Mapping[str, Probe] = {
+    "loss_barrier": loss_barrier,
+    "cka": cka,
+    "gradcam_similarity": gradcam_similarity,
+    "attention_difference": attention_difference,
+}

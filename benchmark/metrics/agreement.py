@@ -12,8 +12,10 @@ from datamodules.names import unknown_name
 
 Variant = Literal["frobenius", "mean_difference", "relative_difference"]
 
-#: items x annotators x classes held at a time while labels are counted; float32 counts stay exact below 2^24
-_CHUNK = 1 << 17
+#: items x annotators x (annotators or classes) compared at a time; float32 counts stay exact below 2^24
+_CHUNK = 1 << 20
+#: items counted at a time, at least: what many annotators cost a part hardly depends on its items
+_FEWEST_ITEMS = 16
 
 
 class PairCounts(NamedTuple):
@@ -56,22 +58,47 @@ def kappa_matrix(labels: Tensor, n_classes: int) -> Tensor:
 def count_pairs(labels: Tensor, n_classes: int) -> PairCounts:
     """Counts of all pairs from labels ``[N, R]`` (-1: none), a few thousand items at a time."""
     n_annotators = labels.shape[1]
-    classes = torch.arange(n_classes, device=labels.device)
     agreed = torch.zeros(n_annotators, n_annotators, dtype=torch.long, device=labels.device)
-    given = torch.zeros(n_annotators * n_classes, n_annotators, dtype=torch.long, device=labels.device)
-    for part in labels.split(max(1, _CHUNK // max(1, n_annotators * n_classes))):
-        # [R, C, n] one-hot; a missing label matches no class
-        chosen = (part.t().unsqueeze(1) == classes.unsqueeze(1)).float()
-        by_annotator = chosen.flatten(1)
-        agreed += (by_annotator @ by_annotator.t()).long()
-        given += (chosen.flatten(0, 1) @ (part >= 0).float()).long()
-    return PairCounts(agreed, given.view(n_annotators, n_classes, n_annotators))
+    given = torch.zeros(n_annotators, n_classes, n_annotators, dtype=torch.long, device=labels.device)
+    at_once = max(_FEWEST_ITEMS, _CHUNK // max(1, n_annotators * max(n_annotators, n_classes)))
+    for part in narrow(labels, n_classes).split(at_once):
+        # a sum of bytes is several times as fast as the same product of one-hot matrices
+        agreed += same_answer(part).sum(-1, dtype=torch.int32)
+        chosen, present = one_hot(part, n_classes), part >= 0
+        if bool(present.all()):  # then whoever else labelled an item makes no difference
+            given += chosen.sum(-1).long().unsqueeze(2)
+        else:
+            given += (chosen.flatten(0, 1) @ present.float()).long().view_as(given)
+    return PairCounts(agreed, given)
+
+
+def narrow(labels: Tensor, n_classes: int) -> Tensor:
+    """The same class ids in the smallest type that holds them and -2: comparing them is what takes the time."""
+    return labels.to(next(kind for kind in (torch.int8, torch.int16, torch.int32) if n_classes < torch.iinfo(kind).max))
+
+
+def same_answer(labels: Tensor) -> Tensor:
+    """Whether annotators k and l gave item i the same label: ``[R, R, N]`` bool of labels ``[N, R]``."""
+    own = labels.t().contiguous()
+    # -1 against -2: a missing label equals no other, and no missing one
+    return own.unsqueeze(1) == own.masked_fill(own < 0, -2).unsqueeze(0)
+
+
+def one_hot(labels: Tensor, n_classes: int) -> Tensor:
+    """``[R, C, N]`` float32 of labels ``[N, R]``; a missing label (-1) matches no class."""
+    classes = torch.arange(n_classes, dtype=labels.dtype, device=labels.device)
+    chosen = torch.empty(labels.shape[1], n_classes, len(labels), device=labels.device)
+    # written as numbers at once: a bool tensor that is converted afterwards takes ten times as long
+    return torch.eq(labels.t().contiguous().unsqueeze(1), classes.unsqueeze(1), out=chosen)
 
 
 def kappa_of_counts(counts: PairCounts) -> Tensor:
-    """Kappas ``[R, R]`` float64; whether one is undefined (NaN) is decided in integers."""
-    shared = counts.given.sum(dim=1)
-    by_chance = (counts.given * counts.given.permute(2, 1, 0)).sum(dim=1)
+    """Kappas ``[..., R, R]`` float64 of counts with the same leading axes.
+
+    With whole numbers, whether one is undefined (NaN) is decided in integers.
+    """
+    shared = counts.given.sum(dim=-2)
+    by_chance = (counts.given * counts.given.transpose(-3, -1)).sum(dim=-2)
     # both fractions times the square of the number of shared items
     above_chance = (shared * counts.agreed - by_chance).double()
     possible = shared * shared - by_chance
@@ -116,25 +143,29 @@ class Agreement(NamedTuple):
 
 
 def compare_agreement(labels: Tensor, predictions: Tensor, variant: Variant = "frobenius") -> Tensor:
-    """DIC of two kappa matrices, see :class:`DIC`; what a bootstrap over items calls as well.
+    """DIC of two kappa matrices, see :class:`DIC`; of several at once, as a bootstrap over items needs it.
 
     Args:
-        labels: kappas ``[R, R]`` of the labels; pairs with NaN are left out.
-        predictions: kappas ``[R, R]`` of the predictions on the same items; NaN counts as 0.
+        labels: kappas ``[..., R, R]`` of the labels; pairs with NaN are left out.
+        predictions: kappas ``[..., R, R]`` of the predictions on the same items; NaN counts as 0.
         variant: see :class:`DIC`.
+
+    Returns:
+        ``[...]`` float64; NaN where no pair can be compared.
     """
-    off_diagonal = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    off_diagonal = ~torch.eye(labels.shape[-1], dtype=torch.bool, device=labels.device)
     compared = off_diagonal & ~labels.isnan()
-    theirs, ours = labels[compared], predictions[compared].nan_to_num(nan=0.0)
-    if len(theirs) == 0:
-        return torch.full((), float("nan"), dtype=torch.float64, device=labels.device)
+    theirs = labels.masked_fill(~compared, 0.0)
+    ours = predictions.nan_to_num(nan=0.0).masked_fill(~compared, 0.0)
+    n_compared = compared.sum((-2, -1)).double()
+    undefined = torch.full_like(n_compared, float("nan"))
     if variant == "frobenius":
-        return (ours - theirs).square().sum().sqrt()
-    difference = (ours.mean() - theirs.mean()).abs()
+        return torch.where(n_compared > 0, (ours - theirs).square().sum((-2, -1)).sqrt(), undefined)
+    reference = theirs.sum((-2, -1)) / n_compared
+    difference = (ours.sum((-2, -1)) / n_compared - reference).abs()
     if variant == "mean_difference":
         return difference
-    reference = theirs.mean().abs()
-    return torch.where(reference > 0, difference / reference, torch.full_like(difference, float("nan")))
+    return torch.where(reference.abs() > 0, difference / reference.abs(), undefined)
 
 
 class DIC(Metric):

@@ -10,12 +10,14 @@ from models.encoders.base import (
     encoder_arguments,
     encoder_identity,
 )
-from models.encoders.cache import cached_tokens, features, fitted_encoder, represent
+from models.encoders.cache import FORMS, Form, cached_tokens, features, fitted_encoder, represent
 
 __all__ = [
     "ENCODERS",
+    "FORMS",
     "Encoder",
     "EncoderError",
+    "Form",
     "build_encoder",
     "cached_tokens",
     "encoder_arguments",

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from datamodules.names import UnknownName, unknown_name
 
-#: encoders that need no other library; every name that timm knows is one as well
-ENCODERS = ("patches",)
+#: encoders of this package; every name that timm knows is one as well
+ENCODERS = ("patches", "blip2_vision")
 
 
 class EncoderError(ValueError):
@@ -63,6 +63,14 @@ class Encoder(ABC):
         """``arguments`` of the encoder ``name`` with weights named by what they are, not by where they lie."""
         return arguments
 
+    @classmethod
+    def weights_stamp(cls, name: str, arguments: dict[str, Any]) -> Any:
+        """What tells cheaply, without building, that the weights are still the same: plain values.
+
+        None where nothing does; then only the built encoder's fingerprint tells.
+        """
+        return None
+
     def to(self, device: str) -> Encoder:
         """Computes on ``device`` from now on, where the encoder can; the tokens still come back on the CPU."""
         return self
@@ -86,8 +94,10 @@ def build_encoder(name: str, **given: Any) -> Encoder:
     """The encoder ``name`` with the arguments ``given`` and defaults for the rest.
 
     Args:
-        name: ``patches``, or any timm name (``resnet18``, ``timm/eva_giant_patch14_clip_224.laion400m``).
-        given: arguments of :class:`~models.encoders.patches.PatchEncoder` or
+        name: ``patches``, ``blip2_vision``, or any timm name (``resnet18``,
+            ``timm/eva_giant_patch14_clip_224.laion400m``).
+        given: arguments of :class:`~models.encoders.patches.PatchEncoder`,
+            :class:`~models.encoders.blip2_vision.Blip2VisionEncoder` or
             :class:`~models.encoders.timm_encoder.TimmEncoder`.
 
     Raises:
@@ -142,13 +152,23 @@ def encoder_identity(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": _plain(name), "version": encoder.version, **encoder.identified(_plain(name), arguments)}
 
 
+def weights_stamp(name: str, given: Mapping[str, Any]) -> Any:
+    """:meth:`Encoder.weights_stamp` of the encoder ``name`` with the arguments ``given``."""
+    return _class_of(name).weights_stamp(_plain(name), encoder_arguments(name, given))
+
+
+def learns(name: str) -> bool:
+    """Whether the encoder ``name`` learns from images; builds nothing."""
+    return _class_of(name).fitted
+
+
 def _plain(name: str) -> str:
     return name.removeprefix("timm/")
 
 
 def _named(name: str) -> dict[str, str]:
     """The arguments that the name itself stands for."""
-    return {} if name == "patches" else {"model": _plain(name)}
+    return {} if name in ENCODERS else {"model": _plain(name)}
 
 
 def _class_of(name: str) -> type[Encoder]:
@@ -156,6 +176,10 @@ def _class_of(name: str) -> type[Encoder]:
         from models.encoders.patches import PatchEncoder
 
         return PatchEncoder
+    if name == "blip2_vision":
+        from models.encoders.blip2_vision import Blip2VisionEncoder
+
+        return Blip2VisionEncoder
     import timm
 
     from models.encoders.timm_encoder import TimmEncoder

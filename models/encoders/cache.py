@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,18 +20,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datamodules.features import release
 from datamodules.files import cache_root
-from models.encoders.base import Encoder, build_encoder, encoder_identity
+from datamodules.names import unknown_name
+from models.encoders.base import Encoder, build_encoder, encoder_identity, learns
 from models.encoders.entry import CacheUnwritable, Entry, locked, unwritable, write_atomic
+from models.encoders.remembered import remembered_encoder
 
 Precision = Literal["float16", "float32"]
-Pool = Literal["flatten", "mean"]
+#: how an item's tokens reach a method
+Form = Literal["flat", "mean", "tokens"]
+FORMS: tuple[str, ...] = ("flat", "mean", "tokens")
 #: called with the number of images done and of all images
 OnProgress = Callable[[int, int], None]
 #: raised whenever the format of an entry changes
 FORMAT = "1"
 #: libraries whose version may change what an encoder learns
 _LEARNING_LIBRARIES = ("numpy", "scikit-learn", "scipy")
+#: items whose tokens are averaged at once
+_MEANS = 256
 
 log = logging.getLogger(__name__)
 
@@ -47,29 +55,30 @@ def represent(
     test_images: Tensor,
     data_digest: str,
     *,
-    pool: Pool = "flatten",
+    form: Form = "flat",
     root: str | Path | None = None,
     device: str = "cpu",
     on_progress: OnProgress | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Training and test images as features ``[N, D]`` and ``[M, D]`` float32 of one encoder, through the cache.
+    """Training and test images as features of one encoder, through the cache; see :func:`features`.
 
-    An encoder that learns does so on the training images alone.
+    An encoder that learns does so on the training images alone. One that is pretrained is not even built where all
+    features are in the cache.
 
     Args:
         name: an encoder; see :func:`~models.encoders.base.build_encoder`.
         args: its arguments; the rest are defaults.
-        train_images: ``[N, C, H, W]`` uint8.
-        test_images: ``[M, C, H, W]`` uint8.
+        train_images: ``[N, C, H, W]`` uint8, or frames ``[N, F, C, H, W]``.
+        test_images: ``[M, C, H, W]`` uint8, or frames ``[M, F, C, H, W]``.
         data_digest: digest of exactly these images, in this order.
-        pool: see :func:`features`.
+        form: see :func:`features`.
         root: folder of the cache; see :func:`features_root`.
         device: where a network computes.
         on_progress: called after each batch with the number of images done and of all, for each part anew.
     """
     encoder = fitted_encoder(name, args, train_images, f"{data_digest}/train", root=root).to(device)
     train, test = (
-        features(encoder, images, f"{data_digest}/{part}", pool, root=root, on_progress=on_progress)
+        features(encoder, images, f"{data_digest}/{part}", form, root=root, on_progress=on_progress)
         for part, images in (("train", train_images), ("test", test_images))
     )
     return train, test
@@ -79,34 +88,59 @@ def features(
     encoder: Encoder,
     images: Tensor,
     data_digest: str,
-    pool: Pool = "flatten",
+    form: Form = "flat",
     *,
     root: str | Path | None = None,
     dtype: Precision = "float16",
     batch_size: int = 128,
     on_progress: OnProgress | None = None,
 ) -> Tensor:
-    """Features float32 of each image, through the cache: ``[N, n_tokens * dim]``, or ``[N, dim]`` for ``mean``.
+    """Features of each image or clip, through the cache.
 
     Args:
         encoder: fitted, or pretrained.
-        images: ``[N, C, H, W]`` uint8.
+        images: ``[N, C, H, W]`` uint8, or frames ``[N, F, C, H, W]``.
         data_digest: digest of exactly these images, in this order.
-        pool: ``flatten`` puts an image's tokens side by side, ``mean`` averages them.
+        form: ``flat`` puts an item's tokens side by side, ``[N, n_tokens * dim]`` float32; ``mean`` averages them (over
+            all frames), ``[N, dim]`` float32; ``tokens`` leaves them as they are kept, ``[N, n_tokens, dim]`` or
+            ``[N, F, n_tokens, dim]`` of ``dtype``, memory-mapped.
         root, dtype, batch_size, on_progress: see :func:`cached_tokens`.
 
     Raises:
-        ValueError: for another ``pool``, and as :func:`cached_tokens`.
+        ValueError: for another ``form``, and as :func:`cached_tokens`.
     """
-    if pool not in ("flatten", "mean"):
-        raise ValueError(f"pool must be 'flatten' or 'mean', not {pool!r}")
-    tokens = cached_tokens(
-        encoder, images, data_digest, root=root, dtype=dtype, batch_size=batch_size, on_progress=on_progress
-    )
-    if pool == "flatten":
-        return tokens.flatten(1).float()
-    # block by block: the mapped file is never in memory as a whole
-    return torch.cat([block.float().mean(1) for block in tokens.split(256)])
+    if form not in FORMS:
+        raise ValueError(unknown_name("form", form, FORMS, where="an encoder"))
+
+    def tokens() -> Tensor:
+        return cached_tokens(
+            encoder, images, data_digest, root=root, dtype=dtype, batch_size=batch_size, on_progress=on_progress
+        )
+
+    if form == "tokens":
+        return tokens()
+    if form == "flat":
+        return tokens().flatten(1).float()
+    key = _digest(mean_of=entry_key(encoder, images, data_digest, dtype))
+    return _means(tokens, features_root(root) / key, (len(images), encoder.dim))
+
+
+def _means(tokens: Callable[[], Tensor], folder: Path, shape: tuple[int, int]) -> Tensor:
+    """Mean token of each item; kept as well, so that a second run need not read all tokens."""
+    rows: list[Tensor] = []
+
+    def mean(start: int, stop: int) -> np.ndarray:
+        # asked for with the first block only, and block by block: the file is never in memory as a whole
+        rows[:] = rows or [tokens()]
+        means = rows[0][start:stop].float().flatten(1, -2).mean(1)
+        release(rows[0])
+        return means.numpy()
+
+    try:
+        return Entry(folder, shape, "float32", _MEANS).complete(mean).clone()
+    except CacheUnwritable:
+        starts = range(0, shape[0], _MEANS)
+        return torch.from_numpy(np.concatenate([mean(at, min(at + _MEANS, shape[0])) for at in starts]))
 
 
 def cached_tokens(
@@ -119,7 +153,10 @@ def cached_tokens(
     batch_size: int = 128,
     on_progress: OnProgress | None = None,
 ) -> Tensor:
-    """Tokens ``[N, n_tokens, dim]`` of ``images [N, C, H, W]`` uint8: memory-mapped, computed where they are missing.
+    """Tokens of images or frames: memory-mapped, computed where they are missing.
+
+    ``[N, n_tokens, dim]`` of ``images [N, C, H, W]`` uint8; ``[N, F, n_tokens, dim]`` of frames ``[N, F, C, H, W]``,
+    each encoded by itself.
 
     Of two processes that want one entry, the second waits for the first. Where the folder cannot be written, the
     tokens are computed in memory, with the same values.
@@ -130,8 +167,8 @@ def cached_tokens(
         data_digest: digest of exactly these images, in this order.
         root: folder of the cache; see :func:`features_root`.
         dtype: what the tokens are rounded to.
-        batch_size: images encoded at once; also how often progress is kept.
-        on_progress: called after each batch with the number of images done and of all.
+        batch_size: images or frames encoded at once; also how often progress is kept (a clip at the least).
+        on_progress: called after each batch with the number of items done and of all.
 
     Raises:
         ValueError: tokens that are not finite in this precision, no images, or ``batch_size`` below 1.
@@ -139,20 +176,25 @@ def cached_tokens(
     if batch_size < 1 or not len(images):
         raise ValueError(f"batch_size and the number of images must be at least 1, not {batch_size} and {len(images)}")
 
+    frames = tuple(images.shape[1:-3])
+    chunk = max(1, batch_size // prod(frames))
+
     def encode(start: int, stop: int) -> np.ndarray:
-        block = encode_block(encoder, images[start:stop], dtype)
+        flat = images[start:stop].flatten(0, -4)
+        parts = [encode_block(encoder, part, dtype) for part in flat.split(batch_size)]
+        block = np.concatenate(parts).reshape(stop - start, *frames, encoder.n_tokens, encoder.dim)
         if on_progress is not None:
             on_progress(stop, len(images))
         return block
 
-    shape = (len(images), encoder.n_tokens, encoder.dim)
+    shape = (len(images), *frames, encoder.n_tokens, encoder.dim)
     folder = features_root(root) / entry_key(encoder, images, data_digest, dtype)
     try:
-        return Entry(folder, shape, dtype, batch_size).complete(encode)
+        return Entry(folder, shape, dtype, chunk).complete(encode)
     except CacheUnwritable as error:
         log.warning("%s; the tokens of encoder %r are computed in memory", error, encoder.name)
-    starts = range(0, len(images), batch_size)
-    return torch.from_numpy(np.concatenate([encode(at, min(at + batch_size, len(images))) for at in starts]))
+    starts = range(0, len(images), chunk)
+    return torch.from_numpy(np.concatenate([encode(at, min(at + chunk, len(images))) for at in starts]))
 
 
 def entry_key(encoder: Encoder, images: Tensor, data_digest: str, dtype: str) -> str:
@@ -177,18 +219,18 @@ def encode_block(encoder: Encoder, images: Tensor, dtype: str) -> np.ndarray:
 def fitted_encoder(
     name: str, args: Mapping[str, Any], images: Tensor, data_digest: str, *, root: str | Path | None = None
 ) -> Encoder:
-    """The encoder ``name``, fitted on ``images [N, C, H, W]`` uint8 if it learns at all; what it learned is cached.
+    """The encoder ``name``, fitted on ``images`` if it learns at all; what it learned is cached.
 
     Args:
         name: an encoder; see :func:`~models.encoders.base.build_encoder`.
         args: its arguments; the rest are defaults.
-        images: training images.
+        images: training images ``[N, C, H, W]`` uint8, or frames ``[N, F, C, H, W]``, from all of which it learns.
         data_digest: digest of exactly these images, in this order.
         root: folder of the cache; see :func:`features_root`.
     """
+    if not learns(name):
+        return remembered_encoder(name, args, lambda: build_encoder(name, **args), features_root(root))
     encoder = build_encoder(name, **args)
-    if not encoder.fitted:
-        return encoder
     libraries = {library: version(library) for library in _LEARNING_LIBRARIES}
     key = _digest(
         format=FORMAT, encoder=encoder_identity(name, args), data=data_digest, images=list(images.shape), by=libraries
@@ -200,13 +242,13 @@ def fitted_encoder(
     try:
         with locked(path.with_suffix(".lock")):
             if not _recalled(encoder, path):
-                encoder.fit(images)
+                encoder.fit(images.flatten(0, -4))
                 is_fitted = True
                 _keep(encoder, path)
     except CacheUnwritable as error:
         log.warning("%s; what encoder %r learns is not kept", error, name)
         if not is_fitted:
-            encoder.fit(images)
+            encoder.fit(images.flatten(0, -4))
     return encoder
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from datamodules.features import MappedTensor, open_mapped
 
 #: rows ``[start, stop)`` -> their values ``[stop - start, ...]``
 Compute = Callable[[int, int], np.ndarray]
@@ -88,17 +88,17 @@ class Entry:
         #: size and time of change of the file when it was last known to be whole
         self.stamp: list[int] | None = None
 
-    def open(self) -> Tensor | None:
+    def open(self) -> MappedTensor | None:
         """The array, memory-mapped (copy on write), or None if it is not whole or was changed since."""
         try:
             self._recall()
             if None in self.checksums or self.stamp != self._stamp():
                 return None
-            return torch.from_numpy(np.load(self.array, mmap_mode="c", allow_pickle=False))
+            return open_mapped(self.array)
         except (OSError, ValueError):
             return None
 
-    def complete(self, compute: Compute) -> Tensor:
+    def complete(self, compute: Compute) -> MappedTensor:
         """The array, after computing the chunks that are missing or damaged.
 
         Only one process computes an entry at a time; the others wait for it.

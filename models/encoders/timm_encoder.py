@@ -13,14 +13,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from datamodules.files import sha256_of
 from models.encoders.base import Encoder
-
-Channels = tuple[float, ...]
-#: mean and deviation of ImageNet's pixels, of red, green and blue in 0..1
-IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+from models.encoders.pixels import IMAGENET, Channels, normalised_square
+from models.encoders.remembered import remembered_sha256, stamp_of
 
 
 class TimmEncoder(Encoder):
@@ -80,11 +76,30 @@ class TimmEncoder(Encoder):
 
         pretrained = arguments["pretrained"]
         if isinstance(pretrained, str):
-            pretrained = f"sha256:{sha256_of(_there(Path(pretrained)))}"
+            pretrained = f"sha256:{remembered_sha256(_there(Path(pretrained)))}"
         elif pretrained and arguments["init"] == "pretrained":
             config = timm.get_pretrained_cfg(name)
             pretrained = config and (config.hf_hub_id or config.url)
         return {**arguments, "pretrained": pretrained}
+
+    @classmethod
+    def weights_stamp(cls, name: str, arguments: dict[str, Any]) -> Any:
+        """Place, size and time of change of the weight file; None where it is not on this machine."""
+        import timm
+        from huggingface_hub import try_to_load_from_cache
+
+        if arguments["init"] == "random":
+            return "random"
+        if isinstance(arguments["pretrained"], str):
+            return stamp_of(_there(Path(arguments["pretrained"])))
+        config = timm.get_pretrained_cfg(name)
+        if config is None or not config.hf_hub_id:
+            return None
+        for file in filter(None, (config.hf_hub_filename, "model.safetensors", "pytorch_model.bin")):
+            found = try_to_load_from_cache(config.hf_hub_id, file)
+            if isinstance(found, str):
+                return stamp_of(Path(found))
+        return None
 
     def to(self, device: str) -> TimmEncoder:
         """Computes on ``device`` from now on; the tokens still come back on the CPU."""
@@ -105,14 +120,7 @@ class TimmEncoder(Encoder):
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images ``[B, 1 or 3, H, W]`` uint8, resized to ``[B, 3, size, size]`` and normalised."""
-        if images.shape[1] not in (1, 3):
-            raise ValueError(f"encoder {self.name!r} takes images with 1 or 3 channels, not {images.shape[1]}")
-        x = images.float().div_(255).expand(-1, 3, -1, -1)
-        if x.shape[-2:] != (self.size, self.size):
-            side = (self.size, self.size)
-            x = F.interpolate(x, side, mode=self.interpolation, align_corners=False, antialias=True).clamp_(0, 1)
-        mean, std = (torch.tensor(values, device=x.device).view(1, 3, 1, 1) for values in (self.mean, self.std))
-        return (x - mean) / std
+        return normalised_square(images, self.size, self.interpolation, self.mean, self.std)
 
     def state(self) -> dict[str, Tensor]:
         """Parameters and buffers of the network."""

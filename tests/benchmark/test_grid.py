@@ -39,6 +39,8 @@ class Recorder:
 
     def epoch(self, outcome: Outcome, done: int, total: int) -> None: ...
 
+    def encoding(self, outcome: Outcome, done: int, total: int) -> None: ...
+
     def finished(self, outcome: Outcome) -> None:
         self.ran.append(outcome)
 

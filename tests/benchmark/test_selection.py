@@ -11,7 +11,7 @@ import torch
 
 from benchmark.registry import table_spec
 from benchmark.resolve import resolve
-from benchmark.run import Trained, held_out_soft_nll, run_cell
+from benchmark.run import Trained, build, held_out_soft_nll, run_cell
 from benchmark.spec import Cell, SpecError, TrainArgs
 
 LEADERBOARDS = Path(__file__).parents[2] / "leaderboards"
@@ -90,12 +90,38 @@ def test_an_encoder_changes_what_the_method_sees_and_the_address(tmp_path: Path,
     assert again.result.metrics == trained.result.metrics, "features from the cache are those that were computed"
 
 
+def test_a_form_is_part_of_the_address_unless_it_is_the_first(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path))
+    encoder = {"name": "patches", "features": 16}
+    unnamed = resolve(cell(epochs=1, encoder=encoder))
+    flat, mean, tokens = (
+        resolve(cell(epochs=1, encoder={**encoder, "form": form})) for form in ("flat", "mean", "tokens")
+    )
+    assert unnamed.digest == flat.digest, "cells made before there were forms keep their address"
+    assert len({flat.digest, mean.digest, tokens.digest}) == 3
+    shapes = [build(at)[1].info.input_shape for at in (flat, mean, tokens)]
+    assert shapes == [(64,), (16,), (4, 16)]
+
+
+def test_encoding_is_told_as_it_goes_and_only_the_first_time(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path))
+    encoded = resolve(cell(epochs=1, encoder={"name": "patches", "features": 8}))
+    told: list[tuple[int, int]] = []
+    _, data = build(encoded, on_encode=lambda done, of: told.append((done, of)))
+    sizes = {len(data.data.x), len(data.data.test_x)}
+    assert {of for _, of in told} == sizes and {(size, size) for size in sizes} <= set(told)
+    told.clear()
+    build(encoded, on_encode=lambda done, of: told.append((done, of)))
+    assert not told
+
+
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [
         ({"features": 16}, "no name"),
         ({"name": "patchs"}, "patches"),
         ({"name": "patches", "centres": 3}, "centres"),
+        ({"name": "patches", "form": "token"}, "form.*tokens"),
     ],
 )
 def test_a_wrong_encoder_is_named(encoder: dict[str, Any], said: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from datamodules.features import MappedTensor
 from models.encoders import Encoder, cached_tokens, features, fitted_encoder, represent
 from models.encoders.entry import Entry
 from models.encoders.patches import PatchEncoder
@@ -264,7 +265,7 @@ def test_misuse_is_named(tmp_path: Path) -> None:
         cached_tokens(Counting(), images(), "d", root=tmp_path, batch_size=0)
     with pytest.raises(ValueError, match="at least 1"):
         cached_tokens(Counting(), images(0), "d", root=tmp_path)
-    with pytest.raises(ValueError, match="pool"):
+    with pytest.raises(ValueError, match="form"):
         features(Counting(), images(), "d", "max", root=tmp_path)  # type: ignore[arg-type]
 
 
@@ -277,6 +278,40 @@ def test_features_flatten_or_average_tokens(tmp_path: Path) -> None:
     assert flat.dtype == mean.dtype == torch.float32
     torch.testing.assert_close(flat, expected().flatten(1).float())
     torch.testing.assert_close(mean, expected().float().mean(1))
+
+
+def test_tokens_stay_in_their_file(tmp_path: Path) -> None:
+    tokens = features(Counting(), images(), "d", "tokens", root=tmp_path)
+    assert isinstance(tokens, MappedTensor) and tokens.dtype == torch.float16 and tokens.shape == (50, 3, 5)
+    assert torch.equal(tokens, expected())
+
+
+def test_a_mean_is_kept_so_that_tokens_are_not_read_again(tmp_path: Path) -> None:
+    first = features(Counting(), images(), "d", "mean", root=tmp_path)
+    (tokens,) = (path for path in tmp_path.glob("*/tokens.npy") if np.load(path).ndim == 3)
+    tokens.unlink()
+    again = Counting()
+    assert torch.equal(features(again, images(), "d", "mean", root=tmp_path), first) and again.seen == 0
+
+
+def test_frames_are_encoded_one_by_one(tmp_path: Path) -> None:
+    clips = images(60).reshape(10, 6, 1, 4, 4)
+    told: list[tuple[int, int]] = []
+    tokens = cached_tokens(
+        Counting(), clips, "d", root=tmp_path, batch_size=13, on_progress=lambda done, of: told.append((done, of))
+    )
+    assert tokens.shape == (10, 6, 3, 5)
+    assert torch.equal(tokens, torch.stack([Counting().tokens(clip).half() for clip in clips]))
+    assert told == [(done, 10) for done in (2, 4, 6, 8, 10)]
+    # a clip of more frames than a batch has is encoded in parts, with the same values
+    parts = cached_tokens(Counting(), clips, "d", root=tmp_path / "parts", batch_size=4)
+    assert torch.equal(parts, tokens)
+    torch.testing.assert_close(
+        features(Counting(), clips, "d", "mean", root=tmp_path), tokens.float().mean((1, 2)), rtol=1e-5, atol=1e-5
+    )
+    args = {"features": 8, "patches": 100}
+    train, test = represent("patches", args, clips, clips[:4], "d", form="tokens", root=tmp_path)
+    assert train.shape == (10, 6, 4, 8) and test.shape == (4, 6, 4, 8)
 
 
 def test_represent_fits_on_training_images_once(isolated_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

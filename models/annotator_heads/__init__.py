@@ -1,0 +1,1 @@
+"""Base: one classifier per annotator on pooled features, without queries."""

@@ -1,0 +1,1 @@
+"""D-LEMA: an ensemble of dropout networks, one per annotator."""

@@ -1,0 +1,1 @@
+"""MaDL: a classifier and a confusion matrix for each annotator and item."""

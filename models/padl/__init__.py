@@ -1,0 +1,1 @@
+"""PADL: a common Gaussian over logits, and one per annotator around it."""
