@@ -272,7 +272,7 @@ def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Repor
     notes = audit_notes({at.cell.dataset for at in outcomes})
     if spec.profile(profile).is_papers_data:
         notes += claim_notes(evaluate_claims(spec, profile, outcomes))
-    return build_report(spec.under(profile), profile, outcomes, notes)
+    return build_report(spec.under(profile), profile, outcomes, notes, printed=spec.columns)
 
 
 def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:

@@ -18,10 +18,16 @@ from benchmark.report.statistics import Spread, spread
 from benchmark.report.values import Prefixes, prefixes, value_at, with_averages
 from benchmark.result import DONE, FAILED, MISSING, NOT_APPLICABLE, Outcome
 from benchmark.spec import TableSpec
-from benchmark.table_parts import MetricSpec, ProfileSpec, RowSpec
+from benchmark.table_parts import ColumnSpec, MetricSpec, ProfileSpec, RowSpec
 
 
-def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], data_notes: Sequence[str] = ()) -> Report:
+def build_report(
+    spec: TableSpec,
+    profile: str,
+    outcomes: Sequence[Outcome],
+    data_notes: Sequence[str] = (),
+    printed: Sequence[ColumnSpec] = (),
+) -> Report:
     """Lays out ``outcomes`` as the table ``spec`` under ``profile``.
 
     Args:
@@ -29,6 +35,7 @@ def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], dat
         profile: name of one of its profiles.
         outcomes: what became of the planned cells, in any order; places without any are "missing".
         data_notes: what is to be known of the data, e.g. the verdict of its audit.
+        printed: all columns of the table, those that the profile omits as well; empty: the columns of ``spec``.
 
     Raises:
         SpecError: if the table has no such profile.
@@ -54,6 +61,7 @@ def build_report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], dat
         hardware=hardware_line(outcomes),
         rows=spec.rows,
         columns=spec.columns,
+        printed_columns=tuple(printed) or spec.columns,
         metrics=spec.metrics,
         references=spec.references,
         cells=marked,

@@ -150,29 +150,29 @@ def _decimals(value: float | None) -> int:
 
 def _values_apart(report: Report) -> list[Block]:
     named = {row.label: row.values for row in report.rows if row.values}
-    return [_values_block(report, f"{report.paper.title} ({report.paper.year}): values as printed", named)] * bool(
-        named
-    )
+    return _values_blocks(report, f"{report.paper.title} ({report.paper.year}): values as printed", named)
 
 
 def _references(report: Report) -> list[Block]:
     named = {row.label: row.values for row in report.references}
-    return [_values_block(report, "Published reference rows (never run here)", named)] * bool(named)
+    return _values_blocks(report, "Published reference rows (never run here)", named)
 
 
-def _values_block(report: Report, heading: str, named: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Block:
+def _values_blocks(report: Report, heading: str, named: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[Block]:
+    """One block with every column that has a value, whether the profile runs it or not; none without any value."""
     groups = [
         (column, metric)
         for metric in report.metrics
-        for column in report.columns
+        for column in report.printed_columns
         if any(metric.name in values.get(column.name, {}) for values in named.values())
     ]
     rows = []
     for label, values in named.items():
         numbers = [values.get(column.name, {}).get(metric.name) for column, metric in groups]
-        decimals = max(_decimals(value) for value in numbers)
+        decimals = max((_decimals(value) for value in numbers), default=0)
         rows.append((TextCell(label), *(TextCell(number(value, decimals)) for value in numbers)))
-    return Block(heading, ("Method", *(f"{column.label}: {metric.label}" for column, metric in groups)), tuple(rows))
+    names = ("Method", *(f"{column.label}: {metric.label}" for column, metric in groups))
+    return [Block(heading, names, tuple(rows))] * bool(groups)
 
 
 # --- comparisons ------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ class Report:
     """What this table is: data, profile, seeds, selection, precision, hardware."""
     notes: tuple[str, ...]
     """Everything else to know: of data, sources, rows, failures, statistics."""
+    printed_columns: tuple[ColumnSpec, ...] = ()
+    """Columns for which the paper's values are shown where they stand apart: those that were not run as well."""
     comparisons: tuple[Comparison, ...] = ()
     """Rows held against the reference row, by metric, column and row; empty where the table asks for none."""
 

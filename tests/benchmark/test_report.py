@@ -57,6 +57,16 @@ def test_on_a_stand_in_no_difference_is_taken_and_the_papers_values_stand_apart(
     assert "stand-in" in ours
 
 
+def test_values_of_columns_that_a_profile_omits_stand_apart_too() -> None:
+    spec = small_spec()
+    shown = spec.model_copy(update={"columns": spec.columns[1:]})
+    text = render(build_report(shown, "demo", outcomes_of(shown, "demo", _plain), printed=spec.columns), "md")
+    ours, _, apart = text.partition("values as printed")
+    assert "Easy" not in ours and "Easy: Accuracy" in apart and "0.90" in apart
+    # without the columns there is no value at all, and no empty block
+    assert "values as printed" not in render(build_report(shown, "demo", outcomes_of(shown, "demo", _plain)), "md")
+
+
 def test_a_column_with_other_data_than_the_papers_has_no_difference() -> None:
     columns = [
         {"name": "easy", "label": "Easy", "regime": "aggre", "dataset": "digits"},
