@@ -71,8 +71,8 @@ class Cell(Frozen):
     protocols: tuple[str, ...] = DEFAULT_PROTOCOLS
     profile: ProfileName
     encoder: dict[str, Any] = {}
-    """``name`` and arguments of a frozen encoder (``models.encoders``) whose features the method gets instead of the
-    items; empty: the items themselves."""
+    """``name``, ``form`` (``flat`` unless given, ``mean`` or ``tokens``) and arguments of a frozen encoder
+    (``models.encoders``) whose features the method gets instead of the items; empty: the items themselves."""
 
     def describe(self) -> str:
         """One short line for people, e.g. ``cross_entropy on digits/aggre, seed 0``."""

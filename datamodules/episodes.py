@@ -206,7 +206,7 @@ class EpisodicDataModule(L.LightningDataModule):
 
     @property
     def varied_kind(self) -> str:
-        """The kind of annotator whose share is varied; under real annotations, in validation only."""
+        """The kind of annotator whose share is varied in target tasks; in validation it is that of spammers."""
         return VARIED_KIND.get(self.regime, "spammer")
 
     def setup(self, stage: str | None = None) -> None:
@@ -327,19 +327,21 @@ class EpisodicDataModule(L.LightningDataModule):
         if crowd is not None and order is not None:
             share, labels = None, crowd.labels(episodes, order, annotators, answers)
         else:
-            labels = self._simulated(episodes, annotators, share or 0.0, answers)
+            # types that meta-training never saw choose no epoch either
+            kind = self.varied_kind if part == "test" else "spammer"
+            confusions = draw_confusions(
+                shares_with(self.expert_share, share or 0.0, kind),
+                *(size, annotators, self.ways),
+                answers,
+                hammer_accuracy=self.hammer_accuracy,
+            )
+            labels = annotate_episodes(episodes.support_y, confusions, answers)
         return {
             **self._items(part, episodes),
             "support_labels": self._sent(labels),
             "annotators": annotators,
             "spammer_share": float("nan") if share is None else share,
         }
-
-    def _simulated(self, episodes: Episodes, annotators: int, share: float, generator: torch.Generator) -> Tensor:
-        shares = shares_with(self.expert_share, share, self.varied_kind)
-        size = (len(episodes.support), annotators, self.ways)
-        confusions = draw_confusions(shares, *size, generator, hammer_accuracy=self.hammer_accuracy)
-        return annotate_episodes(episodes.support_y, confusions, generator)
 
     def _sample(self, part: Part, size: int, generator: torch.Generator, preferred: Tensor | None = None) -> Episodes:
         prepared = self._prepared[part]

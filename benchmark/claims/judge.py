@@ -40,6 +40,8 @@ def judge(test: ClaimTest, effects: Sequence[float], epochs: int = 0) -> Judged:
         return _non_inferior(effects, test.margin)
     if isinstance(test, PairedDifference) and test.one_realisation:
         return _one_realisation(effects)
+    if isinstance(test, PairedDifference) and test.exact:
+        return _exact(effects)
     return _above_zero(effects)
 
 
@@ -54,6 +56,14 @@ def _above_zero(effects: Sequence[float]) -> Judged:
     if wide.low > 0:
         return "shown", wide, p
     return ("contradicted" if wide.high < 0 else "not shown"), wide, p
+
+
+def _exact(effects: Sequence[float]) -> Judged:
+    """By the signs alone; no p-value, as there is no chance."""
+    interval = _interval(effects, 0.95)
+    if min(effects) > 0:
+        return "shown", interval, None
+    return ("contradicted" if max(effects) < 0 else "not shown"), interval, None
 
 
 def _within(effects: Sequence[float], margin: float) -> Judged:

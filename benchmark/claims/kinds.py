@@ -57,6 +57,8 @@ class PairedDifference(_TwoSides):
     kind: Literal["paired_difference"]
     one_realisation: bool = False
     """The first side's data are the same in every seed (as published), and only the second side's are drawn anew."""
+    exact: bool = False
+    """There is no chance in the metric (a count of parameters): that all seeds agree decides, however few they are."""
 
 
 class Equivalence(_TwoSides):

@@ -134,7 +134,7 @@ def comparison_notes(comparisons: Sequence[Comparison]) -> list[str]:
     return [
         "Paired comparisons: a row minus the reference row over the seeds that both have, with Student's t interval "
         f"(95 %); p-values are two-sided; Holm's adjustment is over all {family} comparisons of this table. The unit "
-        "is the seed: they speak of other seeds with these test items, not of other test items.",
+        "is the seed: where all seeds have the same test items, they speak of other seeds and not of other test items.",
         # each number of seeds has its own limit: columns with many must not speak for those with few
         *[note for n in numbers for note in _too_few(n, family)],
     ]

@@ -22,6 +22,9 @@ SELECTION_RULES = {
     "negative log-likelihood on held-out votes",
 }
 
+#: methods without any training: number of epochs and rule of selection say nothing of them
+NEVER_TRAINED = frozenset({"from_scratch"})
+
 
 def data_line(spec: TableSpec, profile: ProfileSpec, outcomes: Sequence[Outcome]) -> str:
     """What the data is, e.g. ``cifar10n (the paper's data; a subset of 5000 training items)``."""
@@ -89,6 +92,7 @@ def _items(encoder: dict[str, Any]) -> str:
 
 
 def _training(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[str]:
+    outcomes = [at for at in outcomes if at.cell.method not in NEVER_TRAINED]
     if not outcomes:
         return []
     selections = _unique(outcome.cell.train.selection for outcome in outcomes)

@@ -467,3 +467,11 @@ def test_a_margin_may_be_a_share_of_the_second_side() -> None:
     assert verdict(1.05).verdict == "shown" and verdict(1.05).effect == pytest.approx(-0.051)
     assert verdict(1.3).verdict == "contradicted"
     assert "worse by less than 15 %" in verdict(1.05).test
+
+
+def test_what_has_no_chance_in_it_needs_no_many_seeds() -> None:
+    test = {**BETTER, "exact": True}
+    assert _verdict(test, [0.05, 0.05, 0.05]).verdict == "shown"
+    assert _verdict(test, [-0.05, -0.05, -0.05]).verdict == "contradicted"
+    assert _verdict(test, [0.05, 0.0, 0.05]).verdict == "not shown"
+    assert _verdict(BETTER, [0.05, 0.05, 0.05]).verdict == "not shown", "three seeds that agree by chance"

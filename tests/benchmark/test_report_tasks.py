@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmark.registry import table_spec
+from benchmark.registry import method_class, methods, table_spec
+from benchmark.report.notes import NEVER_TRAINED, fact_lines
 from benchmark.report.tasks import task_accuracies, task_notes
 from benchmark.result import Outcome
 from tests.benchmark.fixtures_report import outcomes_of, small_spec
@@ -43,3 +44,12 @@ def test_the_note_gives_the_error_of_an_accuracy_and_of_a_paired_difference() ->
 def test_tables_without_tasks_say_nothing() -> None:
     spec = small_spec()
     assert task_notes(spec, outcomes_of(spec, "cpu", lambda *_: {"test_accuracy": 0.5})) == []
+
+
+def test_methods_that_are_never_trained_are_said_to_have_no_epochs() -> None:
+    untrained = {name for name in methods() if not getattr(method_class(name), "needs_training", True)}
+    assert untrained == NEVER_TRAINED
+    spec = table_spec("meta-em/table1")
+    outcomes = outcomes_of(spec, "cpu", lambda *_: {"r3_em_accuracy": 0.5}, seeds=1)
+    (epochs,) = [line for line in fact_lines(spec, "cpu", outcomes) if line.startswith("Epochs")]
+    assert "Logistic" not in epochs and "5 in MAML" in epochs

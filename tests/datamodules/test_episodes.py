@@ -296,3 +296,12 @@ def test_a_share_must_fit_the_regime() -> None:
         Crowded("crowd", annotators=(3,), queries=3).test_episodes_for(3, 0.1)
     with pytest.raises(ValueError, match="and a number else"):
         _digits().test_episodes_for(3, None)
+
+
+def test_validation_tasks_are_annotated_alike_under_every_regime() -> None:
+    """Else the types of annotators that meta-training never saw would choose its epoch."""
+    one, other = (_digits(regime) for regime in ("hammer-spammer", "class-spammers"))
+    pairs = list(zip(one.val_dataloader(), other.val_dataloader(), strict=True))
+    assert pairs and all(torch.equal(first["support_labels"], second["support_labels"]) for first, second in pairs)
+    first, second = (next(iter(data.test_episodes_for(5, 0.4))) for data in (one, other))
+    assert not torch.equal(first["support_labels"], second["support_labels"])
