@@ -161,9 +161,15 @@ def test_dependencies_are_what_is_imported() -> None:
     """An undeclared one breaks a fresh install; an unused one makes every set-up slower for nothing."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     names = {re.split(r"[<>=!~ ]", text)[0] for text in declared}
-    modules = {"curvlinops-for-pytorch": "curvlinops", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
-    # built apart, and the reference of `make perf`, which the dev extra brings
-    optional = {"learn2learn", "crowdkit"}
+    modules = {
+        "curvlinops-for-pytorch": "curvlinops",
+        "huggingface-hub": "huggingface_hub",
+        "pillow": "PIL",
+        "pyyaml": "yaml",
+        "scikit-learn": "sklearn",
+    }
+    # built apart, the reference of `make perf`, which the dev extra brings, and the reader of clips, an extra of its own
+    optional = {"learn2learn", "crowdkit", "av"}
     assert {modules.get(name, name) for name in names} == imported_packages() - optional
 
 

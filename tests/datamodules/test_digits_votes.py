@@ -152,7 +152,7 @@ def test_features_that_do_not_fit_are_refused() -> None:
     module = DigitsVotes("full")
     train, tested = _features(module)
     for features, message in (
-        ((train[1:], tested), r"train_x is torch.float32 \(1256, 64\); give floats \[1257, D\]"),
+        ((train[1:], tested), "train_x: 1256 rows of features for 1257 items"),
         ((train, tested[:, 1:]), "train_x has 64 features an item, test_x has 63"),
         ((train.long(), tested), "train_x is torch.int64"),
         ((train, tested / 0), "test_x holds NaN or infinite"),
