@@ -168,7 +168,7 @@ def test_dependencies_are_what_is_imported() -> None:
         "pyyaml": "yaml",
         "scikit-learn": "sklearn",
     }
-    # built apart, the reference of `make perf`, which the dev extra brings, and the reader of clips, an extra of its own
+    # built apart; the reference of `make perf`, which the dev extra brings; the reader of clips, an extra of its own
     optional = {"learn2learn", "crowdkit", "av"}
     assert {modules.get(name, name) for name in names} == imported_packages() - optional
 

@@ -153,9 +153,9 @@ def test_features_that_do_not_fit_are_refused() -> None:
     train, tested = _features(module)
     for features, message in (
         ((train[1:], tested), "train_x: 1256 rows of features for 1257 items"),
-        ((train, tested[:, 1:]), "train_x has 64 features an item, test_x has 63"),
-        ((train.long(), tested), "train_x is torch.int64"),
-        ((train, tested / 0), "test_x holds NaN or infinite"),
+        ((train, tested[:, 1:]), r"an item is \(64,\) in train_x and \(63,\) in test_x"),
+        ((train.long(), tested), "train_x: torch.int64"),
+        ((train, tested / 0), "test_x: the features hold NaN or infinite"),
         ((module.data.x, tested), "give floats"),
     ):
         with pytest.raises(ValueError, match=message):
