@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,6 +21,7 @@ from lightning.pytorch.callbacks import Callback
 
 from benchmark.evaluate import evaluate
 from benchmark.evaluate.measured import Measured
+from benchmark.memory import peak_memory_mib
 from benchmark.metrics import SoftNLL
 from benchmark.provenance import git_revision, provenance
 from benchmark.resolve import ResolvedCell, build_data, model_seed
@@ -274,9 +273,3 @@ def held_out_soft_nll(method: CrowdModule, datamodule: CrowdDataModule) -> float
         predicted = method.predict_consensus(batch["x"].to(method.device))
         metric.update(predicted.double().cpu(), votes[batch["index"].cpu()])
     return float(metric.compute())
-
-
-def peak_memory_mib() -> float:
-    """Largest resident memory of this process so far, in MiB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

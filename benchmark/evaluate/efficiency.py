@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmark.evaluate.measured import Measured
+from benchmark.memory import forget_peak, peak_memory_mib
 from datamodules.base import CrowdDataModule
 from models.base import CrowdModule
 
@@ -69,19 +68,10 @@ def _start_of_peak(device: torch.device) -> bool:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return True
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        # proc(5): 5 resets the peak of the resident set
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
+    return forget_peak()
 
 
-def _peak_mib(device: torch.device) -> float | None:
+def _peak_mib(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device) / 2**20)
-    lines = Path("/proc/self/status").read_text().splitlines()
-    peaks = [int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM:")]
-    return peaks[0] if peaks else None
+    return peak_memory_mib()
