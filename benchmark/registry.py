@@ -152,6 +152,7 @@ _DATASET_TARGETS = {
     "street": "datamodules.street:Street",
     "amer": "datamodules.amer:Amer",
     "cue_conflict": "datamodules.cue_conflict:CueConflict",
+    "cue_sim": "datamodules.cue_sim:CueSim",
     "street_sim": "datamodules.street_sim:StreetSim",
     "amer_sim": "datamodules.amer_sim:AmerSim",
 }

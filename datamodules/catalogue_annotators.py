@@ -57,6 +57,7 @@ ANNOTATOR_DATA: dict[str, tuple[Part, ...]] = {
             {"released": (KnownFile("amer/discrete-multi-annotator.csv", "", 0),)},
         ),
     ),
+    "cue_sim": (),
     "street_sim": (),
     "amer_sim": (),
 }

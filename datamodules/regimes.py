@@ -51,6 +51,7 @@ SUMMARY: dict[str, Summary] = {
     "cue_conflict": Summary(
         "images of one class's shape and another's texture, three groups of 10 people", embedded=False
     ),
+    "cue_sim": Summary("two cues an item, 10 simulated annotators with known shape biases", embedded=True),
     "street_sim": Summary("generated scenes, 10 simulated annotators who each look at a known thing", embedded=True),
     "amer_sim": Summary("generated clips, 13 simulated annotators who each look at known frames", embedded=True),
 }
@@ -101,6 +102,7 @@ REGIMES: dict[str, dict[str, str]] = {
     "street": dict(_DROPPED),
     "amer": dict(_DROPPED),
     "cue_conflict": dict(_DROPPED),
+    "cue_sim": dict(_DROPPED),
     "street_sim": dict(_DROPPED),
     "amer_sim": dict(_DROPPED),
 }

@@ -13,11 +13,12 @@ from datamodules.amer_sim import AmerSim
 from datamodules.annotator_data import AnnotatorData
 from datamodules.catalogue import DATA
 from datamodules.cue_conflict import CueConflict
+from datamodules.cue_sim import CueSim
 from datamodules.regimes import REGIMES, SUMMARY
 from datamodules.street import LEVELS, PERSPECTIVES, Street
 from datamodules.street_sim import StreetSim
 
-EMBEDDED = [check for cls in (StreetSim, AmerSim) for check in iter_checks(cls)]
+EMBEDDED = [check for cls in (StreetSim, AmerSim, CueSim) for check in iter_checks(cls)]
 
 
 @pytest.mark.parametrize("check", EMBEDDED, ids=lambda check: f"{check.subject}-{check.name}")
@@ -25,7 +26,7 @@ def test_generated_data_keeps_the_contract(check: Check) -> None:
     check()
 
 
-@pytest.mark.parametrize("cls", [StreetSim, AmerSim, CueConflict, Street], ids=lambda cls: cls.name)
+@pytest.mark.parametrize("cls", [StreetSim, AmerSim, CueSim, CueConflict, Street], ids=lambda cls: cls.name)
 def test_listing_and_class_agree(cls: type[AnnotatorData]) -> None:
     assert cls.regimes == REGIMES[cls.name]
     assert SUMMARY[cls.name].embedded == cls.embedded
