@@ -196,7 +196,8 @@ def claims(options: argparse.Namespace) -> int:
         for profile in _measured_profiles(spec, store, options.profile) if spec.claims else {}:
             verdicts += evaluate_claims(spec, profile, _survey(spec, profile, store))
     if options.publish:
-        write_claims(verdicts, options.publish)
+        specs = [registry.table_spec(name) for name in registry.tables()]
+        write_claims(verdicts, options.publish, [(spec.table, claim.id) for spec in specs for claim in spec.claims])
     if options.json:
         _print_json(to_json(verdicts))
     else:

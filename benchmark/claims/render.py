@@ -11,6 +11,7 @@ from typing import Any
 from benchmark.claims.evaluate import Verdict, adjusted
 from benchmark.report.atomic import write_text
 from benchmark.report.layout import DASH, p_text, signed
+from benchmark.spec import PROFILES
 
 _HEADER = ("profile", "verdict", "effect [interval]", "n", "p", "p (Holm)", "data", "reason")
 
@@ -66,12 +67,42 @@ def to_json(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [asdict(verdict) for verdict in adjusted(list(verdicts))]
 
 
-def write_claims(verdicts: Sequence[Verdict], folder: Path) -> list[Path]:
-    """Writes ``claims.md`` and ``claims.json`` into ``folder``, each whole or not at all."""
+def write_claims(verdicts: Sequence[Verdict], folder: Path, known: Sequence[tuple[str, str]] = ()) -> list[Path]:
+    """Writes ``claims.md`` and ``claims.json`` into ``folder``, each whole or not at all.
+
+    Args:
+        verdicts: what was evaluated now.
+        folder: where to write. Verdicts that lie there already stay where now nothing was evaluated of their table
+            under their profile, so that one paper or profile can be published without losing the others.
+        known: every claim there is, as (table, claim), in the order to write; a published one that is not among them
+            is dropped. None given: nothing is kept.
+
+    Raises:
+        ValueError: if ``claims.json`` there cannot be read.
+    """
+    verdicts = [*verdicts, *_kept(verdicts, folder / "claims.json", set(known))]
+    order = {claim: place for place, claim in enumerate(known)}
+    verdicts.sort(key=lambda each: (order.get((each.table, each.claim), 0), PROFILES.index(each.profile)))
     text = json.dumps(to_json(verdicts), indent=2, ensure_ascii=False, allow_nan=False)
     return [
         write_text(folder / "claims.md", to_markdown(verdicts)),
         write_text(folder / "claims.json", text + "\n"),
+    ]
+
+
+def _kept(fresh: Sequence[Verdict], path: Path, known: set[tuple[str, str]]) -> list[Verdict]:
+    """The verdicts in ``path`` of claims that are ``known``, of a table and profile of which ``fresh`` has none."""
+    if not known or not path.is_file():
+        return []
+    try:
+        published = [Verdict(**record) for record in json.loads(path.read_text())]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read as verdicts ({error}): remove it, or publish elsewhere") from error
+    now = {(verdict.table, verdict.profile) for verdict in fresh}
+    return [
+        verdict
+        for verdict in published
+        if (verdict.table, verdict.claim) in known and (verdict.table, verdict.profile) not in now
     ]
 
 

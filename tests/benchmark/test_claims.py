@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,25 @@ def test_markdown_and_json_hold_every_verdict(tmp_path: Path) -> None:
     assert [record["verdict"] for record in records] == ["shown", "not testable here"]
     assert [path.name for path in write_claims(verdicts, tmp_path)] == ["claims.md", "claims.json"]
     assert "No table here lists a claim" in to_markdown([])
+
+
+def test_publishing_one_profile_keeps_the_verdicts_of_the_others(tmp_path: Path) -> None:
+    # publishing the cpu profile alone once wiped the demo and paper verdicts of every paper
+    known = [("demo/small", "it"), ("demo/small", "other")]
+    first = replace(_verdict(BETTER, [0.05, 0.06, 0.055]), profile="demo")
+    gone = replace(first, claim="gone")
+    write_claims([first, gone], tmp_path, [*known, ("demo/small", "gone")])
+    second = replace(_verdict(BETTER, [-0.05, -0.06, -0.055]), profile="cpu")
+    write_claims([second], tmp_path, known)
+    kept = [
+        (each["claim"], each["profile"], each["verdict"]) for each in json.loads((tmp_path / "claims.json").read_text())
+    ]
+    assert kept == [("it", "cpu", "contradicted"), ("it", "demo", "shown")]
+    write_claims([replace(second, verdict="not shown")], tmp_path, known)
+    assert "**contradicted**" not in (tmp_path / "claims.md").read_text()
+    (tmp_path / "claims.json").write_text("[{}]")
+    with pytest.raises(ValueError, match=r"claims\.json cannot be read as verdicts"):
+        write_claims([second], tmp_path, known)
 
 
 def test_few_seeds_that_agree_exactly_show_nothing() -> None:
