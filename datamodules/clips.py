@@ -14,7 +14,9 @@ NO_READER = "clips are read by PyAV, which is not installed; run `pip install an
 
 
 def read_image(path: Path, size: int) -> np.ndarray:
-    """The image ``path`` as uint8 ``[3, size, size]``, resized without cropping (bicubic).
+    """The image ``path`` as uint8 ``[3, size, size]``, resized without cropping.
+
+    Bilinear, as torchvision's ``Resize`` does for a photo in the released script ``STREET_dataset.py``.
 
     Raises:
         DataDamaged: it cannot be decoded; names the file.
@@ -23,7 +25,7 @@ def read_image(path: Path, size: int) -> np.ndarray:
 
     try:
         with Image.open(path) as image:
-            pixels = image.convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
+            pixels = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
     except Exception as error:
         raise DataDamaged(
             f"{path} cannot be decoded as an image ({type(error).__name__}: {error}). "

@@ -17,7 +17,7 @@ from torch import Tensor
 from datamodules.files import cache_root
 
 #: raised whenever decoding changes a value
-DECODER = "1"
+DECODER = "2"
 Decode = Callable[[Path], np.ndarray]
 
 

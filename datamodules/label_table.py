@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from datamodules.files import describe_damage, locate
+
+_NUMBERED = re.compile(r"\((\d+)\)")
 
 
 class LabelTable(NamedTuple):
@@ -66,12 +69,16 @@ def read_label_table(
 def find_items(dataset: str, table: LabelTable, folder: Path, endings: Sequence[str]) -> list[Path]:
     """The file of each item of ``table`` in ``folder``: its name as it stands, or with one of ``endings``.
 
+    A name with a number in brackets may be that of a file with the number after an underscore, ``photo(7)`` that of
+    ``photo_7``: the released scripts rename so.
+
     Raises:
         DataDamaged: an item has no file, or a name that leads out of the folder; names the line.
     """
     found = []
     for row, name in enumerate(table.names):
-        choices = [folder / f"{name}{ending}" for ending in ("", *endings)]
+        names = dict.fromkeys((name, _NUMBERED.sub(r"_\1", name)))
+        choices = [folder / f"{called}{ending}" for called in names for ending in ("", *endings)]
         path = next((choice for choice in choices if choice.is_file()), None)
         if path is None or not path.resolve().is_relative_to(folder.resolve()):
             what = f"line {row + 2}: no file of {name!r} in {folder} (with or without {', '.join(endings)})"

@@ -43,6 +43,7 @@ class Street(ReleasedTable):
     """
 
     name = "street"
+    version = "2"
     regimes = REGIMES["street"]
     items_folder = "images"
     endings = (".jpg", ".jpeg", ".png")

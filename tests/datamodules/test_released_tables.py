@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from datamodules.amer import EMOTIONS, Amer
-from datamodules.clips import uniform_frames
+from datamodules.clips import read_image, uniform_frames
 from datamodules.files import DataDamaged, DataError, DataNotFound
 from datamodules.released_table import ReleasedTable
 from datamodules.split import released_split
@@ -247,3 +247,21 @@ def test_uniform_frames_are_apart_and_include_both_ends() -> None:
             chosen = uniform_frames(count, n_frames)
             assert len(set(chosen)) == n_frames and chosen[0] >= 0 and chosen[-1] < count
             assert n_frames == 1 or (chosen[0], chosen[-1]) == (0, count - 1)
+
+
+def test_a_photo_is_resized_as_the_released_script_does_it(tmp_path: Path) -> None:
+    # STREET_dataset.py: torchvision's Resize, which is bilinear; a first version here was bicubic
+    transforms = pytest.importorskip("torchvision.transforms")
+    pixels = np.random.default_rng(0).integers(0, 255, (31, 47, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    theirs = np.asarray(transforms.Resize((16, 16))(Image.fromarray(pixels)))
+    assert np.array_equal(read_image(tmp_path / "photo.png", 16), theirs.transpose(2, 0, 1))
+
+
+def test_a_number_in_brackets_may_stand_after_an_underscore_in_the_file(tmp_path: Path) -> None:
+    # process_dataset_street.py renames so, and the table of labels keeps the brackets
+    _street(tmp_path, lambda rows: rows[4].__setitem__(0, "item(3)"))
+    (tmp_path / "street" / "images" / "item03.png").rename(tmp_path / "street" / "images" / "item_3.png")
+    data = Street("full", root=tmp_path, size=8).data
+    greys = {int(item[0, 0, 0]) for item in torch.cat([data.x, data.test_x])}
+    assert greys == {10 * row for row in range(N_ITEMS)}
