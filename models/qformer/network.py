@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +98,8 @@ class TokenInput(nn.Module):
 class _Skipped(nn.Module):
     """A sub-layer that hands on what it gets."""
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
+        # a layer passes on whatever the model was asked for, e.g. output_attentions
         return hidden_states
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -74,6 +75,19 @@ def test_the_image_model_has_the_papers_number_of_parameters() -> None:
 
 def test_the_video_model_has_the_papers_number_of_parameters() -> None:
     assert round(size(at_the_papers_size("QuMATLVideo")) / 1e6, 2) == 205.57
+
+
+@pytest.mark.parametrize("make", [image_model, video_model])
+@pytest.mark.parametrize("ablation", [{"shared_classifier": True}, {"target": "majority"}, {"self_attention": False}])
+def test_every_ablation_predicts_and_says_where_it_looks(
+    make: Callable[..., AnnotatorQueries], ablation: dict[str, Any]
+) -> None:
+    # without self-attention the maps could not be asked for, and every such cell of the ablation table failed
+    method, x = make(**ablation).eval(), items(IMAGE if make is image_model else VIDEO)
+    assert method.annotator_logits(x).isfinite().all()
+    maps = method.attention(x)
+    assert maps is not None
+    torch.testing.assert_close(maps.flatten(2).sum(2), torch.ones(maps.shape[:2]))
 
 
 def test_ablations_leave_out_what_they_name() -> None:
