@@ -82,7 +82,8 @@ def table(options: argparse.Namespace) -> int:
     store = Store(options.results)
     outcomes = _survey(spec, profile, store, seeds=options.seeds, methods=options.methods)
     outcomes += _beside(spec, profile, store, outcomes, options.seeds)
-    print(render(_report(spec, profile, outcomes), options.format), end="")
+    pairs = _pairs(spec, outcomes, store, compute=False)
+    print(render(_report(spec, profile, outcomes, pairs), options.format), end="")
     return 0
 
 
@@ -194,7 +195,8 @@ def claims(options: argparse.Namespace) -> int:
     verdicts = []
     for spec in map(registry.table_spec, names):
         for profile in _measured_profiles(spec, store, options.profile) if spec.claims else {}:
-            verdicts += evaluate_claims(spec, profile, _survey(spec, profile, store))
+            outcomes = _survey(spec, profile, store)
+            verdicts += evaluate_claims(spec, profile, outcomes, _pairs(spec, outcomes, store, compute=False))
     if options.publish:
         specs = [registry.table_spec(name) for name in registry.tables()]
         write_claims(verdicts, options.publish, [(spec.table, claim.id) for spec in specs for claim in spec.claims])
@@ -264,7 +266,7 @@ def _beside(spec: TableSpec, profile: str, store: Store, asked: Sequence[Outcome
     return found
 
 
-def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Report:
+def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], pairs: Sequence[dict[str, Any]]) -> Report:
     """The report of a table, with the audit of each data set in it and, on the paper's data, its claims' verdicts."""
     from benchmark.audits import audit_notes
     from benchmark.claims import claim_notes, evaluate_claims
@@ -272,7 +274,7 @@ def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Repor
 
     notes = audit_notes({at.cell.dataset for at in outcomes})
     if spec.profile(profile).is_papers_data:
-        notes += claim_notes(evaluate_claims(spec, profile, outcomes))
+        notes += claim_notes(evaluate_claims(spec, profile, outcomes, pairs))
     return build_report(spec.under(profile), profile, outcomes, notes, printed=spec.columns)
 
 
@@ -280,14 +282,15 @@ def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], opt
     from benchmark.report import render, write_report
     from benchmark.report.cells import write_cells
 
-    report = _report(spec, profile, outcomes)
+    pairs = _pairs(spec, outcomes, Store(options.results), compute=True)
+    report = _report(spec, profile, outcomes, pairs)
     written = write_report(report, options.results / "tables" / profile)
     if options.publish:
         written += write_report(report, options.publish) + write_cells(spec.table, outcomes, options.publish)
     if spec.kind == "figure":
         from benchmark.report.figures import write_figure
 
-        shown, pairs = spec.under(profile), _pairs(spec, outcomes, options)
+        shown = spec.under(profile)
         for folder in [options.results / "tables" / profile] + ([options.publish] if options.publish else []):
             written += write_figure(shown, profile, outcomes, folder, pairs)
     _show(render(report, "md"))
@@ -295,13 +298,13 @@ def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], opt
         say(f"wrote {path}")
 
 
-def _pairs(spec: TableSpec, outcomes: Sequence[Outcome], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What the probes say of pairs of trained models; computed once and kept in the store."""
+def _pairs(spec: TableSpec, outcomes: Sequence[Outcome], store: Store, *, compute: bool) -> list[dict[str, Any]]:
+    """What the probes say of pairs of trained models; computed once, if asked to, and kept in the store."""
     if spec.figure is None or spec.figure.form != "pairs":
         return []
     from benchmark.pairs import probe_pairs
 
-    return probe_pairs(spec, outcomes, Store(options.results), on_progress=lambda text: say(f"{spec.table}: {text}"))
+    return probe_pairs(spec, outcomes, store, on_progress=lambda text: say(f"{spec.table}: {text}"), compute=compute)
 
 
 def _tell_incomplete(outcomes: Sequence[Outcome], options: argparse.Namespace) -> bool:
@@ -327,7 +330,7 @@ def _check_table(name: str, folder: Path, store: Store, options: argparse.Namesp
     # read before anything runs: a gate without numbers to hold should say so at once, not after minutes
     committed = None if options.update else regression.read_baseline(name, options.profile, folder)
     outcomes = _run_table(spec, options.profile, store, options)
-    report = _report(spec, options.profile, outcomes)
+    report = _report(spec, options.profile, outcomes, _pairs(spec, outcomes, store, compute=True))
     # a row without committed numbers holds nothing, but its failure must not pass
     lacking = [at for at in outcomes if at.status not in (DONE, NOT_APPLICABLE)]
     lines = [f"{name}: {at.row} / {at.column}: {at.cell.describe()} {at.status}: {at.reason}" for at in lacking]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmark.claims.kinds import (
+    AbovePairs,
     ClaimTest,
     Correlation,
     Equals,
@@ -17,6 +18,7 @@ from benchmark.claims.kinds import (
     Side,
     Trend,
 )
+from benchmark.report.figure_parts import words
 from benchmark.result import DONE, NOT_APPLICABLE, Outcome
 from benchmark.spec import TableSpec
 
@@ -39,6 +41,8 @@ def describe(test: ClaimTest, spec: TableSpec) -> str:
         return f"{metric}: {_sides(spec, test.first, test.second)}{_margin(test)}"
     if isinstance(test, Equals):
         return f"{metric}, {_place(spec, test.row, test.columns)} = {test.value:g}, within ±{test.margin:g}"
+    if isinstance(test, AbovePairs):
+        return f"{metric}, {_place(spec, test.row, test.columns)} > {words(test.probe)} of pairs, {test.pair}"
     return f"{metric}, {_place(spec, test.row, test.columns)} > {test.above:g}"
 
 
@@ -91,4 +95,4 @@ def _no_effect(test: ClaimTest) -> str:
         return "a curve is constant or has fewer than four epochs"
     if isinstance(test, GainCorrelation):
         return f"{test.array} or {test.against} lacks, is constant, or is of other items in the two sides"
-    return "no value"
+    return "no value, or no probed pair," if isinstance(test, AbovePairs) else "no value"

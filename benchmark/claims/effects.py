@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from benchmark.claims.kinds import (
+    AbovePairs,
     ClaimTest,
     Correlation,
     Equals,
@@ -21,9 +23,14 @@ from benchmark.report.values import direction_of, gain_pairs, prefixes, value_at
 from benchmark.result import DONE, Outcome, Result
 from benchmark.spec import TableSpec
 
+#: what probes say of pairs of trained models, see :func:`benchmark.pairs.probe_pairs`
+Pairs = Sequence[Mapping[str, Any]]
 
-def effects_by_seed(test: ClaimTest, spec: TableSpec, outcomes: Sequence[Outcome]) -> dict[int, float | None]:
-    """Seed -> its effect, None where a cell that the test needs has no value."""
+
+def effects_by_seed(
+    test: ClaimTest, spec: TableSpec, outcomes: Sequence[Outcome], pairs: Pairs = ()
+) -> dict[int, float | None]:
+    """Seed -> its effect, None where a cell or a pair that the test needs has no value."""
     done = {
         (outcome.cell.seed, outcome.row, outcome.column): outcome
         for outcome in outcomes
@@ -34,6 +41,8 @@ def effects_by_seed(test: ClaimTest, spec: TableSpec, outcomes: Sequence[Outcome
         found = [done.get((seed, *place)) for place in test.places()]
         complete = [outcome for outcome in found if outcome is not None]
         effect = _effect(test, spec, complete) if len(complete) == len(found) else None
+        if isinstance(test, AbovePairs):
+            effect = _above(effect, _of_pairs(test, seed, pairs))
         # what rounding leaves of equal numbers (1e-17) must not become an effect with a sign
         effects[seed] = None if effect is None else round(effect, 12)
     return effects
@@ -64,7 +73,27 @@ def _effect(test: ClaimTest, spec: TableSpec, outcomes: Sequence[Outcome]) -> fl
         difference = sign * _gain(numbers)
         relative = isinstance(test, NonInferiority) and test.relative
         return difference / abs(fmean(numbers[half:])) if relative else difference
+    if isinstance(test, AbovePairs):
+        return _mean_of_all(values, minus=0.0)
     return _mean_of_all(values, minus=test.value if isinstance(test, Equals) else test.above)
+
+
+def _of_pairs(test: AbovePairs, seed: int, pairs: Pairs) -> float | None:
+    """Mean over the columns of the mean probe of the pairs with ``seed``; None if a column has none with a value."""
+    means = []
+    for column in test.columns:
+        values = [
+            record["value"]
+            for record in pairs
+            if (record["column"], record["pair"], record["probe"]) == (column, test.pair, test.probe)
+            and seed in (record["first_seed"], record["second_seed"])
+        ]
+        means.append(fmean(present(values)) if present(values) else None)
+    return _mean_of_all(means, minus=0.0)
+
+
+def _above(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
 
 
 def _gain(numbers: Sequence[float]) -> float:

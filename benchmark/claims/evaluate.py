@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmark.claims.describe import describe, lacking
-from benchmark.claims.effects import curve_lengths, effects_by_seed
+from benchmark.claims.effects import Pairs, curve_lengths, effects_by_seed
 from benchmark.claims.judge import Judgement, judge
 from benchmark.claims.kinds import parse_test
 from benchmark.report.notes import data_line
@@ -60,14 +60,20 @@ class Verdict:
     p_holm: float | None = None
 
 
-def evaluate_claims(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> list[Verdict]:
+def evaluate_claims(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], pairs: Pairs = ()) -> list[Verdict]:
     """A verdict for each claim of ``spec``, in its order.
+
+    Args:
+        spec: the table.
+        profile: name of one of its profiles.
+        outcomes: what became of its cells.
+        pairs: what probes say of pairs of its trained models; only a figure of form ``pairs`` has any.
 
     Raises:
         SpecError: if a claim's test is not valid for the table, or the profile does not exist.
     """
     places = with_averages(spec, outcomes)
-    return adjusted([_verdict(claim, spec, profile, places) for claim in spec.claims])
+    return adjusted([_verdict(claim, spec, profile, places, pairs) for claim in spec.claims])
 
 
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -82,7 +88,7 @@ def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return done
 
 
-def _verdict(claim: ClaimSpec, spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> Verdict:
+def _verdict(claim: ClaimSpec, spec: TableSpec, profile: str, outcomes: Sequence[Outcome], pairs: Pairs) -> Verdict:
     test = parse_test(claim, spec)
     needed = [outcome for outcome in outcomes if (outcome.row, outcome.column) in test.places()]
     blank = Verdict(
@@ -96,7 +102,7 @@ def _verdict(claim: ClaimSpec, spec: TableSpec, profile: str, outcomes: Sequence
         test=describe(test, spec),
         verdict="not testable here",
     )
-    effects = effects_by_seed(test, spec, needed)
+    effects = effects_by_seed(test, spec, needed, pairs)
     lacks = lacking(test, needed, effects)
     kept = present(list(effects.values()))
     if len(kept) < 2:

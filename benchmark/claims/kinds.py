@@ -151,6 +151,20 @@ class Value(_OneRow):
     above: float
 
 
+class AbovePairs(_OneRow):
+    """A metric is above what a probe says of pairs of trained models, e.g. of two seeds of one method.
+
+    A seed's pairs are those that it is part of, so that two seeds share one: their effects are not independent.
+    """
+
+    kind: Literal["above_pairs"]
+    metric: str
+    probe: str
+    """One of the figure's ``y``."""
+    pair: str
+    """Label of one of the figure's ``pairs``."""
+
+
 class Equals(_OneRow):
     """A metric differs from ``value`` by less than ``margin`` (two one-sided tests), e.g. "at chance"."""
 
@@ -170,6 +184,7 @@ ClaimTest = (
     | Trend
     | Correlation
     | Value
+    | AbovePairs
     | Equals
 )
 KINDS: dict[str, type[ClaimTest]] = {
@@ -181,6 +196,7 @@ KINDS: dict[str, type[ClaimTest]] = {
     "gain_difference": GainDifference,
     "gain_correlation": GainCorrelation,
     "value": Value,
+    "above_pairs": AbovePairs,
     "equals": Equals,
 }
 
@@ -203,6 +219,12 @@ def parse_test(claim: ClaimSpec, spec: TableSpec) -> ClaimTest:
     _check("column", (column for _, column in test.places()), (column.name for column in spec.columns), owner)
     if not isinstance(test, Correlation | GainCorrelation):
         _check("metric", [test.metric], (metric.name for metric in spec.metrics), owner)
+    if isinstance(test, AbovePairs):
+        figure = spec.figure
+        if figure is None or figure.form != "pairs":
+            raise SpecError(f"{owner}: kind 'above_pairs' reads probes of pairs; give it a figure of form 'pairs'")
+        _check("probe", [test.probe], figure.y, owner)
+        _check("pair", [test.pair], (pair.label for pair in figure.pairs), owner)
     return test
 
 
