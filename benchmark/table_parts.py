@@ -154,11 +154,12 @@ class PairSpec(Frozen):
 class FigureSpec(Frozen):
     """How a figure is drawn from results (``benchmark.report.figures``)."""
 
-    form: Literal["curves", "scatter", "gain", "lines", "pairs", "map"]
+    form: Literal["curves", "scatter", "gain", "lines", "pairs", "map", "attention"]
     """``curves``: ``Result.curves`` over epochs; ``scatter``: one ``Result.arrays`` against another; ``gain``: how much
     lower the array y is than in the row ``reference``, item by item, against the array x; ``lines``: the metric y over
     the columns' ``x``, a line a row; ``pairs``: what the probes y (``benchmark.evaluate.pairs``) say of ``pairs``;
-    ``map``: the array y against the array x in one seed, coloured by the whole numbers of the array ``colour``."""
+    ``map``: the array y against the array x in one seed, coloured by the whole numbers of the array ``colour``;
+    ``attention``: what the protocol ``attention_examples`` keeps, one item a row and column in one seed."""
     x: str = ""
     """Scatter, gain and map: name of the array on the horizontal axis; lines: the axis in words."""
     y: tuple[str, ...] = Field(min_length=1)

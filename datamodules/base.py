@@ -128,7 +128,7 @@ class CrowdDataModule(L.LightningDataModule):
 
         Of the items as they were loaded: :meth:`represent` does not change it.
         """
-        data = self._before or self.data
+        data = self.as_loaded
         noted, tested = data.annotations, data.test_annotations
         # absent from the digest where there are none, as before there could be any
         votes = [] if tested is None else [tested.items, tested.annotators, tested.labels]
@@ -187,6 +187,11 @@ class CrowdDataModule(L.LightningDataModule):
         self.setup()
         assert self._train_items is not None
         return self._train_items
+
+    @property
+    def as_loaded(self) -> CrowdData:
+        """The data as it was loaded: :meth:`represent` does not change it."""
+        return self._before or self.data
 
     @property
     def val_items(self) -> Tensor:

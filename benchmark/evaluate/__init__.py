@@ -32,6 +32,7 @@ PROTOCOLS = {
     "gradients": "benchmark.evaluate.gradients",
     "annotators": "benchmark.evaluate.annotators",
     "attention": "benchmark.evaluate.attention",
+    "attention_examples": "benchmark.evaluate.attention_examples",
     "efficiency": "benchmark.evaluate.efficiency",
     "episodic": "benchmark.evaluate.episodic",
     "adaptation_seconds": "benchmark.evaluate.adaptation_seconds",

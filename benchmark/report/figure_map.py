@@ -17,7 +17,7 @@ def map_records(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[Record]:
     figure = figure_of(spec)
     names = (figure.x, figure.y[0], figure.colour)
     records: list[Record] = []
-    for outcome in _drawn(outcomes):
+    for outcome in lowest_seeds(outcomes):
         assert outcome.result is not None, "only outcomes with a result are drawn"
         arrays = [outcome.result.arrays.get(name, []) for name in names]
         place = {"row": outcome.row, "column": outcome.column, "seed": outcome.cell.seed}
@@ -46,7 +46,7 @@ def draw_map(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -> byte
     return to_png(canvas)
 
 
-def _drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def lowest_seeds(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Of each row and column, the outcome of the lowest seed that has a result."""
     lowest: dict[tuple[str, str], Outcome] = {}
     for outcome in sorted(done(outcomes), key=lambda each: each.cell.seed):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.report.atomic import write_bytes, write_text
+from benchmark.report.figure_attention import attention_records, draw_attention
 from benchmark.report.figure_gain import draw_gain, gain_records, gain_summary
 from benchmark.report.figure_lines import draw_lines, line_records
 from benchmark.report.figure_map import draw_map, map_records
@@ -92,6 +93,8 @@ def figure_records(spec: TableSpec, outcomes: Sequence[Outcome], pairs: Pairs = 
         return pair_records(pairs)
     if figure.form == "map":
         return map_records(spec, outcomes)
+    if figure.form == "attention":
+        return attention_records(spec, outcomes)
     points = _curve_points if figure.form == "curves" else _few_scatter_points
     return [
         record
@@ -111,6 +114,8 @@ def draw(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], pairs: Pair
         return draw_pairs(spec, profile, outcomes, pairs)
     if figure.form == "map":
         return draw_map(spec, profile, outcomes)
+    if figure.form == "attention":
+        return draw_attention(spec, profile, outcomes)
     canvas, grid = panels(spec, profile, outcomes, len(spec.rows), len(spec.columns))
     for axes_row, row in zip(grid, spec.rows, strict=True):
         for axes, column in zip(axes_row, spec.columns, strict=True):

@@ -39,7 +39,7 @@ def test_an_image_with_a_panel_for_each_annotator(tmp_path: Path) -> None:
 
 
 def test_the_bright_token_is_where_the_weight_is() -> None:
-    grid = attention_maps._grid(np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]]))
+    grid = attention_maps._over_grid(np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]]))
     assert np.allclose(grid[0], [[0.4, 0.8], [1.2, 1.6]]) and np.allclose(grid[1], 1)
 
 
