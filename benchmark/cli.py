@@ -136,7 +136,7 @@ def _add_list(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 def _add_data(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("data", help="where data is; fetch, check and describe it")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="each data set: its files, and whether they are there")
     listing.set_defaults(call="data_list")
     for name, call, text in (

@@ -21,7 +21,7 @@ from datamodules.base import DataModule, EpisodicDataModule
 from datamodules.names import unknown_name
 from datamodules.regimes import is_regime, unknown_regime
 from datamodules.seeds import derive_seed
-from models.base import EpisodicModule, Method
+from models.base import CrowdModule, EpisodicModule, Method
 from models.encoders import ENCODERS, FORMS, Form, encoder_arguments, encoder_identity
 
 #: arguments of every data module that the runner sets itself
@@ -64,6 +64,7 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
         RegistryError: unknown method or data set.
         SpecError: an argument that the method or the data does not take, or of the wrong type.
         DataNotFound: the data is not there.
+        FileNotFoundError: a file that an argument names, e.g. pretrained weights, is not there.
     """
     check_protocols(cell.protocols)
     method = method_class(cell.method)
@@ -80,7 +81,7 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
     key = {
         "method": cell.method,
         "method_version": method.version,
-        "method_args": method_args,
+        "method_args": method.identified(method_args) if issubclass(method, CrowdModule) else method_args,
         "dataset": cell.dataset,
         "data_version": dataset.version,
         "data_args": data_args,

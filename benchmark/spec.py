@@ -211,7 +211,7 @@ class TableSpec(Frozen):
             columns: only these columns.
 
         Raises:
-            SpecError: for a name that the table does not have.
+            SpecError: for a name that the table does not have, or columns of which the profile runs none.
         """
         chosen = self.profile(profile)
         rows = self._chosen_rows(methods)
@@ -220,6 +220,11 @@ class TableSpec(Frozen):
             for column in self._chosen_columns(columns)
             if column.name not in chosen.omit_columns and not column.average_of
         ]
+        if columns is not None and not picked:
+            raise SpecError(
+                f"table {self.table!r} runs nothing in {', '.join(columns)} under profile {profile!r}: it omits them, "
+                "or they are averages of others; name other columns, or another --profile"
+            )
         if seeds is not None and seeds < 1:
             raise SpecError(f"seeds is {seeds}; at least 1 is needed")
         overrides = {column.name: chosen.columns.get(column.name, ColumnOverride()) for column in picked}

@@ -101,6 +101,15 @@ class CrowdModule(L.LightningModule):
         """
         return None
 
+    @classmethod
+    def identified(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """``arguments`` of a method as a cell's digest holds them, e.g. the content of a file in place of its path.
+
+        Raises:
+            FileNotFoundError: a file that an argument names is not there.
+        """
+        return arguments
+
     def train_views(self) -> Mapping[str, str]:
         """Keys of a training batch that hold augmented items -> names of augmentations.
 
@@ -183,6 +192,15 @@ class EpisodicModule(L.LightningModule):
 
         One query item's answer does not depend on the other query items.
         """
+
+    # --- may be implemented -------------------------------------------------------------------
+
+    def unconverged(self) -> dict[str, float]:
+        """Share of this method's fits so far that stopped before they had converged, by adaptation.
+
+        Adaptations that fit nothing to convergence are left out, which is the default for all.
+        """
+        return {}
 
     # --- the same for all ---------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ seed into one number, its effect:
 ``correlation``        Spearman's correlation over epochs of two curves, minus the reference
 ``gain_correlation``   Spearman's correlation over items: how much lower the first side's array is than the
                        second's, with another array of the items
+``gain_difference``    how much more a row gains over another in some columns than in others
 ``value``              how far a metric is above the reference
+``above_pairs``        how far a metric is above the mean probe of the pairs of trained models that hold the seed
 ``equals``             how far a metric is from the constant
 =====================  ==============================================================================
 

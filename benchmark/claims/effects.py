@@ -79,7 +79,7 @@ def _effect(test: ClaimTest, spec: TableSpec, outcomes: Sequence[Outcome]) -> fl
 
 
 def _of_pairs(test: AbovePairs, seed: int, pairs: Pairs) -> float | None:
-    """Mean over the columns of the mean probe of the pairs with ``seed``; None if a column has none with a value."""
+    """Mean over the columns of the mean probe of the pairs with ``seed``; None if a column has none, or one without a value."""
     means = []
     for column in test.columns:
         values = [
@@ -88,7 +88,7 @@ def _of_pairs(test: AbovePairs, seed: int, pairs: Pairs) -> float | None:
             if (record["column"], record["pair"], record["probe"]) == (column, test.pair, test.probe)
             and seed in (record["first_seed"], record["second_seed"])
         ]
-        means.append(fmean(present(values)) if present(values) else None)
+        means.append(None if not values or None in values else fmean(present(values)))
     return _mean_of_all(means, minus=0.0)
 
 

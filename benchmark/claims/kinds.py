@@ -225,6 +225,9 @@ def parse_test(claim: ClaimSpec, spec: TableSpec) -> ClaimTest:
             raise SpecError(f"{owner}: kind 'above_pairs' reads probes of pairs; give it a figure of form 'pairs'")
         _check("probe", [test.probe], figure.y, owner)
         _check("pair", [test.pair], (pair.label for pair in figure.pairs), owner)
+        rows = {row for pair in figure.pairs if pair.label == test.pair for row in (pair.first, pair.second)}
+        if test.row not in rows:
+            raise SpecError(f"{owner}: the pair {test.pair!r} is of {' and '.join(sorted(rows))}, not of {test.row!r}")
     return test
 
 

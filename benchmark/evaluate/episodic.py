@@ -20,7 +20,8 @@ def measure(method: EpisodicModule, datamodule: EpisodicDataModule) -> Measured:
     ``r<R>_s<share in %>_<adaptation>_accuracy`` is the mean over episodes with R annotators of whom that share are
     spammers; ``r<R>_<adaptation>_accuracy`` its mean over the data's own shares, and ``<adaptation>_accuracy`` that
     mean over all R. Shares beyond those are measured and enter no mean. Where annotators are real there are no
-    shares, and no ``s``. Arrays of the same names hold the accuracy of each episode.
+    shares, and no ``s``. Arrays of the same names hold the accuracy of each episode. ``<adaptation>_unconverged`` is
+    the share of fits that stopped before they had converged, of methods that tell; a note says where there were any.
     """
     metrics: dict[str, float | None] = {}
     arrays: dict[str, list[float | None]] = {}
@@ -33,7 +34,10 @@ def measure(method: EpisodicModule, datamodule: EpisodicDataModule) -> Measured:
                     name = _name(annotators, share, adaptation)
                     arrays[name] = [round(value, 6) for value in values.tolist()]
                     metrics[name] = float(values.mean())
-    return Measured({**metrics, **_means(metrics, datamodule, method.adaptations)}, arrays)
+    means = _means(metrics, datamodule, method.adaptations)
+    unconverged = {name: share for name, share in method.unconverged().items() if name in method.adaptations}
+    shares = {f"{name}_unconverged": share for name, share in unconverged.items()}
+    return Measured({**metrics, **means, **shares}, arrays, _unconverged_notes(unconverged))
 
 
 def accuracies(method: EpisodicModule, batches: Iterable[Mapping[str, Any]]) -> dict[str, Tensor]:
@@ -56,6 +60,16 @@ def accuracies(method: EpisodicModule, batches: Iterable[Mapping[str, Any]]) -> 
                 raise ValueError(f"{type(method).__name__} predicts NaN after the adaptation {name!r}")
             found[name].append((predicted.argmax(-1) == truth).double().mean(1).cpu())
     return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def _unconverged_notes(shares: Mapping[str, float]) -> tuple[str, ...]:
+    """One sentence an adaptation, without its share: equal notes of many cells stand under a table once."""
+    return tuple(
+        f"some fits of {name} stopped before they had converged; "
+        f"their share is in the results, as the metric {name}_unconverged"
+        for name, share in shares.items()
+        if share > 0
+    )
 
 
 def _shares(datamodule: EpisodicDataModule) -> tuple[float | None, ...]:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from models.checkpoint_files import CHECKPOINTS, Checkpoint, find_checkpoint
 from models.encoders.base import Encoder
-from models.encoders.checkpoint import CHECKPOINTS, find_checkpoint
 from models.encoders.pixels import CLIP, IMAGENET, normalised_square
 from models.encoders.remembered import remembered_sha256, stamp_of
 
@@ -70,7 +70,7 @@ class Blip2VisionEncoder(Encoder):
         if arguments["checkpoint"] in CHECKPOINTS or arguments["init"] == "random":
             return arguments
         found = find_checkpoint(arguments["checkpoint"])
-        files = ["config.json", *sorted(set(found.places(PREFIX).values()))]
+        files = ["config.json", *sorted(set(_places(found).values()))]
         return {**arguments, "checkpoint": [f"sha256:{remembered_sha256(found.file(file))}" for file in files]}
 
     @classmethod
@@ -82,7 +82,7 @@ class Blip2VisionEncoder(Encoder):
             found = find_checkpoint(arguments["checkpoint"])
             if arguments["init"] == "random":
                 return ["random", stamp_of(found.file("config.json"))]
-            files = ["config.json", *sorted(set(found.places(PREFIX, fetch=False).values()))]
+            files = ["config.json", *sorted(set(_places(found, fetch=False).values()))]
             return [stamp_of(found.file(file, fetch=False)) for file in files]
         except (OSError, ValueError):
             return None
@@ -147,7 +147,8 @@ def _pretrained(checkpoint: str) -> nn.Module:
     # without memory of its own: it takes over the tensors that are read
     with torch.device("meta"):
         body: nn.Module = Blip2VisionModel(Blip2VisionConfig(**_sizes(checkpoint)))
-    found = find_checkpoint(checkpoint).tensors(PREFIX)
+    source = find_checkpoint(checkpoint)
+    found = {key.removeprefix(PREFIX): tensor for key, tensor in source.read(_places(source)).items()}
     own = body.state_dict()
     wrong = [key for key, value in own.items() if key not in found or found[key].shape != value.shape]
     if wrong or found.keys() - own.keys():
@@ -158,6 +159,11 @@ def _pretrained(checkpoint: str) -> nn.Module:
         )
     body.load_state_dict({key: value.float() for key, value in found.items()}, assign=True)
     return body
+
+
+def _places(checkpoint: Checkpoint, fetch: bool = True) -> dict[str, str]:
+    """Each tensor of the image encoder -> the file that holds it."""
+    return checkpoint.chosen(checkpoint.index(fetch), PREFIX)
 
 
 def _sizes(checkpoint: str) -> dict[str, Any]:

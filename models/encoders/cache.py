@@ -75,7 +75,16 @@ def represent(
         root: folder of the cache; see :func:`features_root`.
         device: where a network computes.
         on_progress: called after each batch with the number of images done and of all, for each part anew.
+
+    Raises:
+        ValueError: for items that are no images, and as :func:`features`.
     """
+    for items in (train_images, test_images):
+        if items.ndim < 4:
+            raise ValueError(
+                f"encoder {name!r} reads images [N, C, H, W] or frames [N, F, C, H, W]; these items are "
+                f"{tuple(items.shape)}, features already: leave the encoder out, or choose data with images"
+            )
     encoder = fitted_encoder(name, args, train_images, f"{data_digest}/train", root=root).to(device)
     train, test = (
         features(encoder, images, f"{data_digest}/{part}", form, root=root, on_progress=on_progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,10 +22,12 @@ class Fitted(NamedTuple):
     Attributes:
         model: scikit-learn's; None where fewer than two classes have examples.
         classes: the class ids that have examples, in the order of the model's columns.
+        converged: False where scikit-learn's fit stopped before it had converged.
     """
 
     model: Any
     classes: tuple[int, ...]
+    converged: bool = True
 
 
 def fit_weighted(build: Callable[[], Any], x: Tensor, targets: Tensor) -> Fitted:
@@ -42,8 +45,9 @@ def fit_weighted(build: Callable[[], Any], x: Tensor, targets: Tensor) -> Fitted
     if len(present) < 2:
         return Fitted(None, present)
     weights = targets[rows, classes]
-    model = build().fit(_array(x[rows]), _array(classes), sample_weight=_array(weights))
-    return Fitted(model, present)
+    model = build()
+    converged = _fit_quietly(model, _array(x[rows]), _array(classes), _array(weights))
+    return Fitted(model, present, converged)
 
 
 def log_probabilities(fitted: Fitted, x: Tensor, n_classes: int) -> Tensor:
@@ -55,6 +59,19 @@ def log_probabilities(fitted: Fitted, x: Tensor, n_classes: int) -> Tensor:
         found[:, list(fitted.classes)] = 1.0
     found = found.clamp_min(_SMALLEST)
     return (found / found.sum(dim=1, keepdim=True)).log().to(x.device)
+
+
+def _fit_quietly(model: Any, x: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> bool:
+    """Fits ``model`` in place; whether it converged. A warning for each of thousands of tasks would tell nobody."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        model.fit(x, classes, sample_weight=weights)
+    for other in caught:
+        if not issubclass(other.category, ConvergenceWarning):
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    return not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -9,6 +9,7 @@ LRMV, LRDS, RFMV, RFDS, CL and CNAL of Kumagai et al. (arXiv 2506.10259). Settin
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any, ClassVar
 
@@ -96,6 +97,8 @@ class FromScratch(EpisodicModule):
         self.trees = trees
         self.head: dict[str, Any] = {"hidden": hidden, "steps": head_steps, "lr": head_lr}
         self.targets = partial(support_targets, dawid_skene_steps=dawid_skene_steps, smoothing=smoothing)
+        self.fits: Counter[str] = Counter()
+        self.unfinished: Counter[str] = Counter()
         self.register_buffer("seed", torch.randint(_SEEDS, ()))
 
     def adapt(self, support_x: Tensor, support_labels: Tensor, adaptation: str) -> list[Fitted] | CrowdHead:
@@ -108,7 +111,10 @@ class FromScratch(EpisodicModule):
         learner, rule = adaptation.split("_", 1)
         build = self._logistic if learner == "logistic" else self._forest
         targets = self.targets(support_labels, n_classes, rule).cpu()
-        return [fit_weighted(build, *episode) for episode in zip(x.double().cpu(), targets, strict=True)]
+        fitted = [fit_weighted(build, *episode) for episode in zip(x.double().cpu(), targets, strict=True)]
+        self.fits[adaptation] += len(fitted)
+        self.unfinished[adaptation] += sum(not at.converged for at in fitted)
+        return fitted
 
     def predict_query(self, state: list[Fitted] | CrowdHead, x: Tensor) -> Tensor:
         """Log-probabilities ``[T, Nq, K]``; see :meth:`models.base.EpisodicModule.predict_query`."""
@@ -118,6 +124,11 @@ class FromScratch(EpisodicModule):
         episodes = zip(state, flat.double().cpu(), strict=True)
         answers = [log_probabilities(fitted, items, self.data_info.n_classes) for fitted, items in episodes]
         return torch.stack(answers).to(x)
+
+    def unconverged(self) -> dict[str, float]:
+        """Share of the logistic regressions that stopped after all their iterations; forests have none."""
+        logistic = [name for name in self.fits if name.startswith("logistic_")]
+        return {name: self.unfinished[name] / self.fits[name] for name in logistic if self.fits[name]}
 
     def flatten(self, x: Tensor) -> Tensor:
         """Items ``[T, N, D]`` of ``x [T, N, ...]``: images averaged to ``side``, then all numbers in a row."""

@@ -1,30 +1,22 @@
 """Pretrained weights of the Q-Former inside BLIP-2 and InstructBLIP checkpoints.
 
-Only the files that hold ``qformer.*`` and ``query_tokens`` are fetched and opened; the index of the checkpoint
-says which ones. Nothing is unpickled.
+Only the files that hold ``qformer.*`` and ``query_tokens`` are fetched and opened; see
+:mod:`models.checkpoint_files`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from datamodules.files import data_root
+from models.checkpoint_files import Checkpoint, find_checkpoint
 from models.qformer.network import QFormer
 
 Reduction = Literal["nearest", "random"]
-#: checkpoints by name -> repository on huggingface.co
-CHECKPOINTS = {"instructblip": "Salesforce/instructblip-vicuna-7b", "blip2": "Salesforce/blip2-opt-2.7b"}
-INDEX = "model.safetensors.index.json"
-#: what a checkpoint consists of when it is small enough for one file
-SINGLE = "model.safetensors"
 QFORMER = "qformer."
 QUERIES = "query_tokens"
 #: InstructBLIP keeps the first LayerNorm beside its text embeddings
@@ -125,104 +117,20 @@ def read_pretrained(source: str) -> Pretrained:
     Raises:
         FileNotFoundError, ValueError: see :func:`load_qformer`.
     """
-    checkpoint = _checkpoint(source)
-    places = _places(checkpoint)
-    wanted = {key: file for key, file in places.items() if key.startswith(QFORMER) or key == QUERIES}
-    if not wanted:
-        raise ValueError(
-            f"the checkpoint {checkpoint.label} holds no {QFORMER}* and no {QUERIES}: it is no BLIP-2 or InstructBLIP"
-        )
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(set(wanted.values())):
-        tensors.update(_read(checkpoint.find(file), [key for key, place in wanted.items() if place == file]))
-    return Pretrained(checkpoint.label, tensors, frozenset(places))
+    checkpoint = _found(source)
+    index = checkpoint.index()
+    return Pretrained(checkpoint.label, checkpoint.read(checkpoint.chosen(index, QFORMER, QUERIES)), frozenset(index))
 
 
-# --- files ----------------------------------------------------------------------------------------
+def pretrained_files(source: str) -> list[Path]:
+    """The files that hold ``qformer.*`` and ``query_tokens`` of a checkpoint, in order; see :func:`read_pretrained`."""
+    checkpoint = _found(source)
+    places = checkpoint.chosen(checkpoint.index(), QFORMER, QUERIES)
+    return [checkpoint.file(file) for file in sorted(set(places.values()))]
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """Where a checkpoint's files are.
-
-    Attributes:
-        folder: where they lie, or where they may be put.
-        repository: where they are fetched from; None where the folder is there.
-    """
-
-    folder: Path
-    repository: str | None = None
-
-    @property
-    def label(self) -> str:
-        return self.repository or str(self.folder)
-
-    def find(self, file: str) -> Path:
-        if self.repository is not None:
-            return _from_hub(self.repository, file, self.folder)
-        if not (self.folder / file).is_file():
-            raise FileNotFoundError(f"no file {file!r} in {self.folder}: put it there, or name another init")
-        return self.folder / file
-
-
-def _checkpoint(source: str) -> _Checkpoint:
-    if source in CHECKPOINTS:
-        repository = CHECKPOINTS[source]
-        folder = data_root() / repository.split("/")[1]
-        return _Checkpoint(folder, None if folder.is_dir() else repository)
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"no folder {folder} with a checkpoint; there are also: {', '.join(CHECKPOINTS)}, random"
-        )
-    return _Checkpoint(folder)
-
-
-def _from_hub(repository: str, file: str, folder: Path) -> Path:
-    # brought by transformers
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(repository, file))
-    except Exception as error:
-        raise FileNotFoundError(
-            f"the file {file!r} of huggingface.co/{repository} is not in the local hub cache and could not be "
-            f"downloaded: put it (and the shards that {INDEX} names for {QFORMER}* and {QUERIES}) into {folder}, "
-            f"give the folder that holds it as init, or name init='random'"
-        ) from error
-
-
-def _places(checkpoint: _Checkpoint) -> dict[str, str]:
-    """Every key of the checkpoint -> the file that holds it."""
-    single = checkpoint.folder / SINGLE
-    if single.is_file() and not (checkpoint.folder / INDEX).is_file():
-        return dict.fromkeys(_keys(single), SINGLE)
-    path = checkpoint.find(INDEX)
-    try:
-        places = json.loads(path.read_text())["weight_map"]
-        return {str(key): str(file) for key, file in places.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no index of a checkpoint (no 'weight_map'): fetch it again") from error
-
-
-def _keys(path: Path) -> list[str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return list(file.keys())
-    except SafetensorError as error:
-        raise _unreadable(path, error) from error
-
-
-def _read(path: Path, keys: Iterable[str]) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in keys}
-    except SafetensorError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} cannot be read ({error}): it is damaged or another file; fetch it again")
+def _found(source: str) -> Checkpoint:
+    return find_checkpoint(source, argument="init", others=["random"])
 
 
 # --- keys -----------------------------------------------------------------------------------------

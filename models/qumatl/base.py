@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from datamodules.base import DataInfo
 from models.annotator_module import AnnotatorModule
 from models.base import Batch
-from models.qformer.loading import LoadReport, Reduction, load_qformer
+from models.checkpoint_files import CHECKPOINTS
+from models.encoders.remembered import remembered_sha256
+from models.qformer.loading import LoadReport, Reduction, load_qformer, pretrained_files
 from models.qformer.network import QFormer
 from models.qumatl.attention_maps import Scaling
 from models.qumatl.heads import Heads, Projection, majority_labels
@@ -95,6 +97,14 @@ class AnnotatorQueries(AnnotatorModule):
         """The Q-Former that ``init`` fills."""
 
     # --- the same for both --------------------------------------------------------------------
+
+    @classmethod
+    def identified(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """``init`` becomes the SHA-256 of the files in the folder that hold the Q-Former; a name stays."""
+        source = arguments["init"]
+        if source in (*CHECKPOINTS, "random"):
+            return arguments
+        return {**arguments, "init": [f"sha256:{remembered_sha256(file)}" for file in pretrained_files(source)]}
 
     def setup(self, stage: str) -> None:
         """Reads the pretrained weights when training starts; what was loaded is logged and kept in ``loading``.

@@ -136,6 +136,7 @@ def test_the_gate_holds_says_what_moved_and_fails(
         (["run", "lmnl/table2", "--profile", "demo", "--columns", "agre"], "did you mean aggre"),
         (["run", "lmnl/table2", "--executor", "lokal"], "unknown executor: 'lokal'; did you mean local"),
         (["table", "lmnl/table9"], "did you mean"),
+        (["run", "lmnl"], "unknown table: 'lmnl'; did you mean lmnl/fig1, lmnl/fig2, lmnl/table1, lmnl/table2?"),
         (["data", "audit", "digit"], "unknown data set: 'digit'; did you mean digits"),
         (["data", "prepare", "cifar10m"], "did you mean cifar10n"),
         (["data", "audit", "digits", "--regime", "agre"], "did you mean aggre"),
@@ -163,6 +164,7 @@ def test_a_wrong_name_is_one_sentence_with_near_names_and_status_2(
         (["run", "lmnl/table2", "--profile", "gpu"], "--profile: invalid choice: 'gpu'"),
         (["run", "lmnl/table2", "--sed", "1"], "--sed"),
         (["list", "method"], "invalid choice: 'method'"),
+        (["data"], "{list,prepare,verify,audit}"),
     ],
 )
 def test_wrong_usage_names_the_argument(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

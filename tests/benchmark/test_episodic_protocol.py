@@ -133,3 +133,17 @@ def test_an_embedding_keeps_full_precision_where_the_network_has_less() -> None:
         u = method.embed(batch["query_x"])  # rounded by the network; remembered, so the same in both
     assert u.dtype == state.mu.dtype == answers.dtype == torch.float32
     assert torch.equal(answers, query_log_posterior(state, u)), "distances in bfloat16 would differ in the third digit"
+
+
+def test_the_share_of_fits_that_did_not_converge_is_told_with_a_note() -> None:
+    class Hasty(Oracle):
+        def unconverged(self) -> dict[str, float]:
+            return {"first": 0.25, "votes": 0.0}
+
+    data = DigitsEpisodes("hammer-spammer", **SMALL)
+    data.setup()
+    measured = evaluate(Hasty(data.info), data, ("episodic",))
+    assert measured.metrics["first_unconverged"] == 0.25 and measured.metrics["votes_unconverged"] == 0.0
+    (note,) = measured.notes
+    assert "some fits of first stopped before they had converged" in note and "first_unconverged" in note
+    assert "first_unconverged" not in evaluate(Oracle(data.info), data, ("episodic",)).metrics

@@ -52,6 +52,9 @@ def test_a_profile_omits_columns_that_its_data_cannot_have() -> None:
     document["profiles"]["demo"]["omit_columns"] = ["other"]
     spec = TableSpec.model_validate(document)
     assert {at.column for at in spec.plan("demo")} == {"noisy"} == {at.name for at in spec.under("demo").columns}
+    with pytest.raises(SpecError, match="runs nothing in other under profile 'demo'"):
+        # it ran nothing, wrote an empty table and said that all was done
+        spec.plan("demo", columns=["other"])
     document["profiles"]["demo"]["omit_columns"] = ["othr"]
     with pytest.raises(ValueError, match="did you mean other"):
         TableSpec.model_validate(document)

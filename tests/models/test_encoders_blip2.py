@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from models.checkpoint_files import INDEX, find_checkpoint
 from models.encoders import EncoderError, blip2_vision, build_encoder, encoder_identity, represent
 from models.encoders.blip2_vision import PREFIX
-from models.encoders.checkpoint import INDEX, find_checkpoint
 from models.encoders.pixels import CLIP, IMAGENET
 
 KINDS = ("blip2", "instructblip")
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_is_not_whole_is_named_with_the_remedy(copied: Path) -
     lost = sorted(shards(copied)[0])[0]
     content = (copied / lost).read_bytes()
     (copied / lost).write_bytes(content[:40])
-    with pytest.raises(EncoderError, match=f"{lost} is damaged .* fetch it again"):
+    with pytest.raises(EncoderError, match=f"{lost} cannot be read .* damaged or another file; fetch it again"):
         build_encoder("blip2_vision", checkpoint=str(copied))
     (copied / lost).unlink()
     with pytest.raises(FileNotFoundError, match=f"no file '{lost}' in .*: put that file"):

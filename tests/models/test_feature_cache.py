@@ -349,3 +349,11 @@ def test_a_damaged_fit_is_learned_again(tmp_path: Path, damage: str) -> None:
     path.write_bytes(content[:-40] if damage == "truncated" else content[:-2] + b"\x11\x22")
     assert fitted_encoder("patches", args, images(), "d", root=tmp_path).fingerprint() == sound
     assert path.read_bytes() == content
+
+
+def test_items_that_are_no_images_are_refused(tmp_path: Path) -> None:
+    # an encoder over data that is features already ended in an index error of a reshape
+    features = torch.zeros(6, 4)
+    with pytest.raises(ValueError, match=r"'patches' reads images .* are \(6, 4\), features already: leave"):
+        represent("patches", {}, features, features, "d", root=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -116,3 +116,17 @@ def test_the_seed_of_the_cell_decides_the_forest() -> None:
 def test_bad_arguments_are_named(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is 0"):
         build(**{name: 0})
+
+
+def test_a_fit_that_stopped_early_is_counted_and_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+    # a table's run printed scikit-learn's warning for each of hundreds of tasks, and its result said nothing of it
+    batch, method = episodes(), build()
+    before = method.answer(batch, "logistic_majority")
+    assert method.unconverged() == {"logistic_majority": 0.0}
+    method._logistic = lambda: LogisticRegression(tol=1e-8, max_iter=1)  # type: ignore[method-assign]
+    method.answer(batch, "logistic_majority")
+    method.answer(batch, "forest_majority")
+    assert method.unconverged() == {"logistic_majority": 0.5}
+    assert not recwarn.list
+    del method._logistic
+    assert torch.equal(method.answer(batch, "logistic_majority"), before)

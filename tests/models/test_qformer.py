@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.qformer.loading import INDEX, SINGLE, load_qformer, nearest_queries, read_pretrained
+from benchmark.resolve import resolve
+from benchmark.spec import Cell
+from models.checkpoint_files import INDEX, SINGLE
+from models.qformer.loading import load_qformer, nearest_queries, read_pretrained
 from models.qformer.network import QFormer, TokenInput
 
 KINDS = ("blip2", "instructblip")
@@ -279,3 +282,34 @@ def test_other_sizes_are_refused(saved: tuple[Any, Path], changed: dict[str, int
 def test_tokens_of_another_encoder_are_refused(saved: tuple[Any, Path]) -> None:
     with pytest.raises(ValueError, match="tokens of the encoder it was trained on"):
         load_qformer(QFormer(3, TOKEN_WIDTH + 1, **SIZES), str(saved[1]))
+
+
+def test_a_cells_address_holds_the_pretrained_weights_and_not_where_they_lie(
+    copied: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the path was in the digest: other weights at the same place were taken for the old result
+    monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for file in copied.iterdir():
+        (elsewhere / file.name).write_bytes(file.read_bytes())
+
+    def digest(folder: Path) -> str:
+        cell = {
+            "method": "qumatl",
+            "method_args": {"init": str(folder)},
+            "dataset": "cue_sim",
+            "regime": "full",
+            "seed": 0,
+            "train": {"max_epochs": 1},
+            "profile": "demo",
+        }
+        return resolve(Cell.model_validate(cell)).digest
+
+    before = digest(copied)
+    assert digest(elsewhere) == before
+    shard = copied / next(file for key, file in places(copied).items() if key.startswith("qformer."))
+    tensors = load_file(shard)
+    save_file({key: tensor + 1 for key, tensor in tensors.items()}, shard, metadata={"format": "pt"})
+    assert digest(copied) != before
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        digest(copied / "nowhere")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,19 @@ class Checkpoint:
     """A checkpoint saved by transformers: in a folder, or in a repository on huggingface.co.
 
     Attributes:
-        label: what to call it.
         folder: where its files lie, or where to put them.
         repository: where they are fetched from if there is no such folder; empty: nowhere.
+        argument: what the user calls the place of a checkpoint, in messages.
     """
 
-    label: str
     folder: Path
     repository: str = ""
+    argument: str = "checkpoint"
+
+    @property
+    def label(self) -> str:
+        """The repository on huggingface.co, or the folder."""
+        return self.repository or str(self.folder)
 
     def file(self, name: str, fetch: bool = True) -> Path:
         """Path of the file ``name``; fetched where it is missing, unless ``fetch`` is False.
@@ -54,40 +59,16 @@ class Checkpoint:
             raise FileNotFoundError(
                 f"the file {name!r} of huggingface.co/{self.repository} is not in the local hub cache and could not be "
                 f"downloaded: put it, {CONFIG} and {INDEX} with the shards that it names into {self.folder}, "
-                "or give the folder that holds them as checkpoint='<folder>'"
+                f"give the folder that holds them as {self.argument}='<folder>', or name init='random'"
             ) from error
 
-    def places(self, prefix: str, fetch: bool = True) -> dict[str, str]:
-        """Every key that starts with ``prefix`` -> the file that holds it.
+    def index(self, fetch: bool = True) -> dict[str, str]:
+        """Every key -> the file that holds it.
 
         Raises:
             FileNotFoundError: as :meth:`file`.
-            ValueError: an index that cannot be read, or a checkpoint without such keys.
+            ValueError: an index that cannot be read.
         """
-        found = {key: file for key, file in self._index(fetch).items() if key.startswith(prefix)}
-        if not found:
-            raise ValueError(f"the checkpoint {self.label} holds no {prefix}*: it is no BLIP-2 or InstructBLIP")
-        return found
-
-    def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose keys start with ``prefix``, without it; opens no other file."""
-        places = self.places(prefix)
-        found: dict[str, Tensor] = {}
-        for file in sorted(set(places.values())):
-            path = self.file(file)
-            read = _opened(path, [key for key, place in places.items() if place == file])
-            found.update({key.removeprefix(prefix): tensor for key, tensor in read.items() if tensor is not None})
-        return found
-
-    def config(self) -> dict[str, Any]:
-        """Content of ``config.json``."""
-        path = self.file(CONFIG)
-        try:
-            return dict(json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path} is no configuration of a checkpoint ({error}): fetch it again") from error
-
-    def _index(self, fetch: bool) -> dict[str, str]:
         try:
             path = self.file(INDEX, fetch)
         except FileNotFoundError:
@@ -104,12 +85,42 @@ class Checkpoint:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no index of a checkpoint (no 'weight_map'): fetch it again") from error
 
+    def chosen(self, index: Mapping[str, str], *prefixes: str) -> dict[str, str]:
+        """The part of ``index`` whose keys start with one of ``prefixes``; ValueError where there is none."""
+        found = {key: file for key, file in index.items() if key.startswith(prefixes)}
+        if not found:
+            lacking = " and no ".join(f"{prefix}*" for prefix in prefixes)
+            raise ValueError(f"the checkpoint {self.label} holds no {lacking}: it is no BLIP-2 or InstructBLIP")
+        return found
 
-def find_checkpoint(source: str) -> Checkpoint:
+    def read(self, places: Mapping[str, str]) -> dict[str, Tensor]:
+        """The tensors of the keys of ``places``, a part of :meth:`index`; opens no other file."""
+        found: dict[str, Tensor] = {}
+        for file in sorted(set(places.values())):
+            keys = [key for key, place in places.items() if place == file]
+            opened = _opened(self.file(file), keys)
+            found.update({key: tensor for key, tensor in opened.items() if tensor is not None})
+        return found
+
+    def config(self) -> dict[str, Any]:
+        """Content of ``config.json``."""
+        path = self.file(CONFIG)
+        try:
+            return dict(json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is no configuration of a checkpoint ({error}): fetch it again") from error
+
+
+def find_checkpoint(source: str, argument: str = "checkpoint", others: Sequence[str] = ()) -> Checkpoint:
     """The checkpoint ``source``: a name of :data:`CHECKPOINTS`, or a folder.
 
     A named one is looked for in the folder of its name under ``$ANNOBENCH_DATA``, then in the local hub cache, then
     on huggingface.co.
+
+    Args:
+        source: a name or a folder.
+        argument: what the user calls it, in messages.
+        others: further names that the user may give in its place, in messages.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -117,11 +128,12 @@ def find_checkpoint(source: str) -> Checkpoint:
     if source in CHECKPOINTS:
         repository = CHECKPOINTS[source]
         folder = data_root() / repository.split("/")[1]
-        return Checkpoint(source, folder) if folder.is_dir() else Checkpoint(source, folder, repository)
+        return Checkpoint(folder, "" if folder.is_dir() else repository, argument)
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder} with a checkpoint; by name there are: {', '.join(CHECKPOINTS)}")
-    return Checkpoint(str(folder), folder)
+        names = ", ".join([*CHECKPOINTS, *others])
+        raise FileNotFoundError(f"no folder {folder} with a checkpoint; by name there are: {names}")
+    return Checkpoint(folder, argument=argument)
 
 
 def _opened(path: Path, keys: Iterable[str] = ()) -> dict[str, Tensor | None]:
@@ -130,4 +142,4 @@ def _opened(path: Path, keys: Iterable[str] = ()) -> dict[str, Tensor | None]:
         with safe_open(path, framework="pt") as stream:
             return {**dict.fromkeys(stream.keys()), **{key: stream.get_tensor(key) for key in keys}}
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or another file ({error}): fetch it again") from error
+        raise ValueError(f"{path} cannot be read ({error}): it is damaged or another file; fetch it again") from error
