@@ -42,7 +42,8 @@ def describe(test: ClaimTest, spec: TableSpec) -> str:
     if isinstance(test, Equals):
         return f"{metric}, {_place(spec, test.row, test.columns)} = {test.value:g}, within ±{test.margin:g}"
     if isinstance(test, AbovePairs):
-        return f"{metric}, {_place(spec, test.row, test.columns)} > {words(test.probe)} of pairs, {test.pair} (two seeds share one)"
+        pairs = f"{words(test.probe)} of pairs, {test.pair} (two seeds share one)"
+        return f"{metric}, {_place(spec, test.row, test.columns)} > {pairs}"
     return f"{metric}, {_place(spec, test.row, test.columns)} > {test.above:g}"
 
 

@@ -79,7 +79,7 @@ def _effect(test: ClaimTest, spec: TableSpec, outcomes: Sequence[Outcome]) -> fl
 
 
 def _of_pairs(test: AbovePairs, seed: int, pairs: Pairs) -> float | None:
-    """Mean over the columns of the mean probe of the pairs with ``seed``; None if a column has none, or one without a value."""
+    """Mean over the columns of the mean probe of the pairs with ``seed``; None if one lacks, or a column has none."""
     means = []
     for column in test.columns:
         values = [
