@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from benchmark.report.attention_maps import Panel, panel_of
 from benchmark.report.figure_map import lowest_seeds
-from benchmark.report.figure_parts import Record, to_png
-from benchmark.report.notes import data_line
+from benchmark.report.figure_parts import Record, heading, to_png
 from benchmark.result import Outcome, Result
 from benchmark.spec import TableSpec
 
@@ -64,7 +63,7 @@ def draw_attention(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -
     width = max([5.0, *(panel.size[0] for panel in panels if panel)])
     canvas = Figure(figsize=(width, sum(heights) + _TITLE), layout="constrained")
     FigureCanvasAgg(canvas)
-    canvas.suptitle(f"{spec.title}\n{data_line(spec, spec.profile(profile), outcomes)}, profile {profile}", fontsize=9)
+    canvas.suptitle(heading(spec, profile, outcomes, width), fontsize=9)
     bands = np.ravel(canvas.subfigures(len(panels), 1, height_ratios=heights, squeeze=False)).tolist()
     for band, (row, column), panel, outcome in zip(bands, places, panels, found, strict=True):
         if panel is None or outcome is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = dict[str, Any]
+#: letters of 9 points to an inch
+_LETTERS = 14
 
 
 def figure_of(spec: TableSpec) -> FigureSpec:
@@ -34,10 +37,17 @@ def panels(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    canvas = Figure(figsize=(max(4.5, 3.4 * wide), 3.4 * tall + 0.7), layout="constrained")
+    width = max(4.5, 3.4 * wide)
+    canvas = Figure(figsize=(width, 3.4 * tall + 0.7), layout="constrained")
     FigureCanvasAgg(canvas)
-    canvas.suptitle(f"{spec.title}\n{data_line(spec, spec.profile(profile), outcomes)}, profile {profile}", fontsize=9)
+    canvas.suptitle(heading(spec, profile, outcomes, width), fontsize=9)
     return canvas, canvas.subplots(tall, wide, squeeze=False).tolist()
+
+
+def heading(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], width: float) -> str:
+    """The table's title and its data, in lines that a picture of ``width`` inches holds at 9 points."""
+    lines = (spec.title, f"{data_line(spec, spec.profile(profile), outcomes)}, profile {profile}")
+    return "\n".join(textwrap.fill(line, int(_LETTERS * width)) for line in lines)
 
 
 def no_result(axes: Axes) -> None:
