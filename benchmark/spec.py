@@ -175,6 +175,8 @@ class TableSpec(Frozen):
                 raise ValueError(unknown_name("row", row, rows, where="'figure'"))
         if (self.figure.form == "map") != bool(self.figure.colour):
             raise ValueError("'colour' of a figure is given exactly where its form is 'map'")
+        if self.figure.form == "attention" and "attention_examples" not in self.protocols:
+            raise ValueError("a figure of form 'attention' needs 'attention_examples' among the protocols")
         if (self.figure.form == "pairs") != bool(self.figure.pairs):
             raise ValueError("'pairs' of a figure are given exactly where its form is 'pairs'")
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-#: panels beside each other
-_ACROSS = 6
+#: panels beside each other: an item and ten annotators stand in one line
+_ACROSS = 11
 _COLOURS = "inferno"
 #: how much of the image the colours hide
 _COVER = 0.6
@@ -53,7 +53,7 @@ class Panel:
         if self.shown.ndim == 4:
             return max(4.0, 0.55 * len(self.shown) + 1.5), 0.22 * len(self.names) + 1.8
         wide, tall = self._grid
-        return 1.7 * wide + 0.8, 1.9 * tall + 0.4
+        return 1.3 * wide + 0.8, 1.5 * tall + 0.4
 
     def draw(self, canvas: FigureBase) -> None:
         """Draws on a picture, or on a part of one."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -103,7 +104,7 @@ def _arrays(weights: Tensor, image: Tensor) -> dict[str, Any]:
 
 
 def test_a_band_for_each_place_and_the_weights_beside_the_picture(tmp_path: Path) -> None:
-    spec = small_spec(kind="figure", figure=FIGURE)
+    spec = small_spec(kind="figure", figure=FIGURE, protocols=["attention_examples"])
     weights = torch.eye(4)[:2]
     image, clip = torch.zeros(3, 8, 8), torch.full((4, 1, 8, 8), 200.0)
     frames = torch.full((2, 4, 3), 1 / 12)
@@ -127,3 +128,8 @@ def test_a_band_for_each_place_and_the_weights_beside_the_picture(tmp_path: Path
     assert [(point["annotator"], point["token"]) for point in bright] == [(1, 0), (2, 1)]
     assert {point["weight"] for point in points if point["column"] == "hard"} == {0.25}
     assert {(point["annotator"], point["label"], point["predicted"]) for point in points} == {(1, 0, 1), (2, -1, 0)}
+
+
+def test_a_figure_of_attention_needs_the_protocol_that_keeps_it() -> None:
+    with pytest.raises(ValueError, match="attention_examples"):
+        small_spec(kind="figure", figure=FIGURE, references=[])

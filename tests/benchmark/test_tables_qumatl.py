@@ -21,7 +21,8 @@ ANNOTATORS = [f"accuracy_{number}" for number in range(1, 11)]
 
 
 def test_there_are_the_papers_tables() -> None:
-    assert [f"qumatl/table{number}" for number in range(2, 8)] == TABLES
+    figures = [f"qumatl/fig{number}" for number in range(3, 6)]
+    assert [*figures, *(f"qumatl/table{number}" for number in range(2, 9))] == TABLES
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -50,10 +51,12 @@ def test_only_the_papers_own_data_is_called_so_and_the_values_stand_apart_elsewh
     for name in TABLES:
         spec = table_spec(name)
         assert {profile: spec.profile(profile).is_papers_data for profile in PROFILES} == {
-            "paper": True,
+            "paper": name != "qumatl/table8",  # a question of the suite's own
             "cpu": False,
             "demo": False,
         }
+        if not any(row.values for row in spec.rows) and not spec.references:
+            continue  # nothing was printed
         text = render(build_report(spec.under("demo"), "demo", [], printed=spec.columns), "md")
         assert "values as printed" in text or "Published reference rows" in text, name
 
