@@ -20,6 +20,7 @@ from benchmark.spec import TableSpec
 
 #: height in inches of a band with nothing to show, and of the title
 _EMPTY, _TITLE = 0.6, 0.6
+_DPI = 80
 
 
 def attention_records(spec: TableSpec, outcomes: Sequence[Outcome]) -> list[Record]:
@@ -73,7 +74,8 @@ def draw_attention(spec: TableSpec, profile: str, outcomes: Sequence[Outcome]) -
         else:
             band.suptitle(f"{row.label}, {column.label}, seed {outcome.cell.seed}", fontsize=8)
             panel.draw(band)
-    return to_png(canvas)
+    # many small pictures: a file of them is not to be megabytes
+    return to_png(canvas, _DPI)
 
 
 def _panel(outcome: Outcome | None) -> Panel | None:

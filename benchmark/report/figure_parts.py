@@ -87,9 +87,9 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def to_png(canvas: Figure) -> bytes:
-    """The picture; the same points give the same bytes."""
+def to_png(canvas: Figure, dpi: int = 130) -> bytes:
+    """The picture, of ``dpi`` pixels an inch; the same points give the same bytes."""
     stream = io.BytesIO()
     # without the version of matplotlib in the file, the same points give the same bytes
-    canvas.savefig(stream, format="png", dpi=130, metadata={"Software": None})
+    canvas.savefig(stream, format="png", dpi=dpi, metadata={"Software": None})
     return stream.getvalue()
