@@ -15,18 +15,22 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from torch import Tensor
 
-from benchmark.evaluate.pairs import PROBE_VERSION, PROBES
-from benchmark.resolve import resolve
+from benchmark.evaluate.pairs import OF_TWO_VIEWS, PROBE_VERSIONS, PROBES
+from benchmark.evaluate.probed import Probed
+from benchmark.resolve import build_data, resolve
 from benchmark.result import DONE, Outcome
 from benchmark.run import build
 from benchmark.spec import SpecError, TableSpec, digest_of
 from benchmark.store import Store
 from benchmark.table_parts import PairSpec
 from benchmark.worker import one_line
-from datamodules.base import CrowdDataModule
+from datamodules.base import CrowdDataModule, hash_tensors
 from datamodules.names import unknown_name
 from models.base import CrowdModule
+from models.encoders import features, fitted_encoder
+from models.encoders.base import learns
 
 OnProgress = Callable[[str], None]
 
@@ -153,7 +157,11 @@ def _tell(on_progress: OnProgress, place: int, total: int, pair: Pair, name: str
 
 def _answer(name: str, pair: Pair, store: Store, shelf: _Shelf | None, tell: Callable[[], None]) -> PairRecord:
     asked = PairRecord(
-        probe=name, version=PROBE_VERSION, first=pair.first.digest, second=pair.second.digest, value=None
+        probe=name,
+        version=PROBE_VERSIONS.get(name, "1"),
+        first=pair.first.digest,
+        second=pair.second.digest,
+        value=None,
     )
     undone = [outcome for outcome in (pair.first, pair.second) if outcome.status != DONE]
     if undone:
@@ -191,7 +199,14 @@ def _kept(asked: PairRecord, store: Store) -> PairRecord | None:
 def _computed(asked: PairRecord, pair: Pair, shelf: _Shelf) -> PairRecord:
     first, datamodule = shelf.first(pair.first)
     second = shelf.second(pair.second)
-    details = asdict(PROBES[asked.probe](first, second, datamodule))
+    second_x = shelf.seen_by_second(pair.second, datamodule)
+    if second_x is None:
+        found_now = PROBES[asked.probe](first, second, datamodule)
+    elif asked.probe in OF_TWO_VIEWS:
+        found_now = PROBES[asked.probe](first, second, datamodule, second_x)
+    else:
+        found_now = Probed(None, "the encoders of the two models learned from other items")
+    details = asdict(found_now)
     found = {"value": details.pop("value"), "reason": details.pop("reason"), "details": details}
     return PairRecord.model_validate({**asked.model_dump(), **found})
 
@@ -239,6 +254,26 @@ class _Shelf:
         if outcome.digest not in self.methods:
             self.methods[outcome.digest], _ = load_trained(outcome, self.store, self.root)
         return self.methods[outcome.digest]
+
+    def seen_by_second(self, outcome: Outcome, datamodule: CrowdDataModule) -> Tensor | None:
+        """Test items of ``datamodule`` through the encoder that ``outcome`` learned with; None: they are the same.
+
+        An encoder that learns is fitted to the training items of its seed, and tokens of two fits have nothing to do
+        with each other.
+        """
+        encoder = outcome.cell.encoder
+        if not encoder or not learns(encoder["name"]):
+            return None
+        resolved = resolve(outcome.cell, root=self.root)
+        own = build_data(outcome.cell, resolved.dataset, resolved.data_args, root=self.root)
+        own.setup()
+        assert isinstance(own, CrowdDataModule), "few-shot tasks have no encoder"
+        learned_from, seen = own.data.x, datamodule.as_loaded
+        if torch.equal(learned_from, seen.x):
+            return None
+        digest = hash_tensors(own.data.x, own.data.test_x)
+        fitted = fitted_encoder(encoder["name"], resolved.encoder_args, learned_from, f"{digest}/train")
+        return features(fitted, seen.test_x, hash_tensors(seen.test_x), resolved.encoder_form)
 
 
 def load_trained(outcome: Outcome, store: Store, root: Path | None = None) -> tuple[CrowdModule, CrowdDataModule]:

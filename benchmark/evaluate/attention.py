@@ -98,15 +98,24 @@ def _evaluating(method: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def attention_difference(first: CrowdModule, second: CrowdModule, datamodule: CrowdDataModule) -> Probed:
+def attention_difference(
+    first: CrowdModule, second: CrowdModule, datamodule: CrowdDataModule, second_x: Tensor | None = None
+) -> Probed:
     """Mean total variation distance (0 to 1) of two methods' weights for one annotator on one test item.
 
     Over two seeds it says how much of ``attention_between_annotators`` is nothing but training.
+
+    Args:
+        first: a trained method.
+        second: another, of the same annotators.
+        datamodule: the test items, as the first method sees them.
+        second_x: all test items ``[M, ...]`` as the second sees them, where its encoder is another; None: the same.
     """
     total = count = 0.0
     try:
         for batch in datamodule.test_dataloader():
-            one, other = (attention_on(method, batch["x"]) for method in (first, second))
+            own = batch["x"] if second_x is None else second_x[batch["index"].cpu()].float()
+            one, other = attention_on(first, batch["x"]), attention_on(second, own)
             if one.shape != other.shape:
                 raise CannotProbe(f"attention over {tuple(one.shape[1:])} and {tuple(other.shape[1:])} weights")
             distance = (one - other).abs().flatten(2).sum(2) / 2

@@ -23,8 +23,10 @@ from datamodules.base import CrowdDataModule
 from datamodules.seeds import derive_seed
 from models.base import CrowdModule
 
-#: raised whenever a probe's numbers change; part of every record's address
-PROBE_VERSION = "1"
+#: probe -> its version, "1" where it is not listed: raised whenever its numbers change; part of a record's address
+PROBE_VERSIONS: Mapping[str, str] = {"attention_difference": "2"}
+#: probes that take the items as the second method sees them, for methods whose encoders learned from other items
+OF_TWO_VIEWS = frozenset({"attention_difference"})
 #: points of the line between two solutions, both ends counted
 LINE_POINTS = 21
 #: training items from which batch norm statistics are recomputed, at most
@@ -371,7 +373,8 @@ def _as_it_was(method: nn.Module) -> Iterator[dict[str, Tensor]]:
                 layer.momentum = momentum
 
 
-Probe = Callable[[CrowdModule, CrowdModule, CrowdDataModule], Probed]
+#: (first, second, datamodule), and one of :data:`OF_TWO_VIEWS` also the items as the second sees them
+Probe = Callable[..., Probed]
 #: name, as figures ask for it -> probe
 PROBES: Mapping[str, Probe] = {
     "loss_barrier": loss_barrier,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark import pairs, resolve
+from benchmark.evaluate.attention import attention_on
 from benchmark.pairs import PairRecord, load_trained, pairs_of, probe_pairs
 from benchmark.result import DONE, FAILED, MISSING, Outcome, Result
 from benchmark.run import build
@@ -20,6 +21,7 @@ from benchmark.store import Store
 from datamodules.annotations import Annotations
 from datamodules.base import CrowdData, CrowdDataModule, DataInfo
 from models.base import CrowdModule
+from models.encoders import fitted_encoder
 
 PROBES = ("loss_barrier", "cka", "gradcam_similarity")
 
@@ -234,3 +236,30 @@ def test_a_probe_or_figure_that_does_not_exist_is_named() -> None:
     plain = figure([ACROSS]).model_copy(update={"figure": None})
     with pytest.raises(SpecError, match="compares no pairs"):
         pairs_of(plain, [])
+
+
+def test_each_model_of_a_pair_sees_the_items_through_the_encoder_it_learned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # an encoder that learns is fitted in each seed anew: the second model once got the first one's tokens, of which
+    # it can make nothing, and its attention on them was called the difference between two seeds
+    monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path / "cache"))
+    document = figure([ACROSS], ("attention_difference", "cka")).model_dump()
+    document["rows"] = [{"name": "soft", "label": "Soft", "method": "annotator_heads", "args": {"pooling": "flatten"}}]
+    document["columns"] = [{"name": "noisy", "label": "noisy", "regime": "full"}]
+    encoder = {"name": "patches", "form": "tokens", "grid": 3, "features": 6, "patches": 200}
+    document["profiles"]["demo"].update(dataset="street_sim", encoder=encoder)
+    spec, store = TableSpec.model_validate(document), Store(tmp_path / "results")
+    outcomes = stored(spec, store)
+    (record, cka) = probe_pairs(spec, outcomes, store)
+    (first, data), (second, others) = (load_trained(outcome, store) for outcome in outcomes)
+    assert not torch.equal(data.as_loaded.x, others.as_loaded.x)
+    arguments = resolve.resolve(outcomes[1].cell).encoder_args
+    own = fitted_encoder("patches", arguments, others.as_loaded.x, "by hand").tokens(data.as_loaded.test_x)
+    seen = attention_on(first, data.data.test_x.float()), attention_on(second, own)
+    distance = (seen[0] - seen[1]).abs().sum(-1).mean() / 2
+    # features are kept in half precision
+    assert record["value"] == pytest.approx(float(distance), abs=2e-3)
+    through_the_first = attention_on(second, data.data.test_x.float())
+    assert abs(float((seen[0] - through_the_first).abs().sum(-1).mean() / 2) - float(distance)) > 0.01
+    assert cka["value"] is None and "learned from other items" in cka["reason"]
