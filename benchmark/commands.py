@@ -185,21 +185,23 @@ def check(options: argparse.Namespace) -> int:
 
 def claims(options: argparse.Namespace) -> int:
     """``annobench claims``: verdicts from the store, running nothing."""
-    from benchmark.claims import evaluate_claims, to_json, to_markdown, write_claims
+    from benchmark.claims import described, evaluate_claims, to_json, to_markdown, write_claims
 
     papers = {name.split("/")[0] for name in registry.tables()}
     if options.paper is not None and options.paper not in papers:
         raise SpecError(unknown_name("paper", options.paper, papers))
     names = [name for name in registry.tables() if options.paper in (None, name.split("/")[0])]
     store = Store(options.results)
-    verdicts = []
+    verdicts, measured = [], []
     for spec in map(registry.table_spec, names):
         for profile in _measured_profiles(spec, store, options.profile) if spec.claims else {}:
             outcomes = _survey(spec, profile, store)
-            verdicts += evaluate_claims(spec, profile, outcomes, _pairs(spec, outcomes, store, compute=False))
+            found = evaluate_claims(spec, profile, outcomes, _pairs(spec, outcomes, store, compute=False))
+            verdicts += found
+            # "nothing was run" must not take the place of what was published
+            measured += found if any(at.status == DONE for at in outcomes) else []
     if options.publish:
-        specs = [registry.table_spec(name) for name in registry.tables()]
-        write_claims(verdicts, options.publish, [(spec.table, claim.id) for spec in specs for claim in spec.claims])
+        write_claims(measured, options.publish, described(map(registry.table_spec, registry.tables())))
     if options.json:
         _print_json(to_json(verdicts))
     else:

@@ -1,4 +1,4 @@
-"""Resident memory of this process: its peak so far, and forgetting that peak."""
+"""Resident memory of this process: its peak so far, and the peak since it was last asked to forget."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import resource
 import sys
 from pathlib import Path
 
+#: the largest peak that was forgotten, in MiB
+_forgotten = 0.0
+
 
 def peak_memory_mib() -> float:
-    """Largest resident memory of this process so far, in MiB."""
+    """Largest resident memory of this process so far, in MiB, whatever was forgotten since."""
+    return max(_forgotten, peak_since_forgotten_mib())
+
+
+def peak_since_forgotten_mib() -> float:
+    """Largest resident memory since :func:`forget_peak` last succeeded, in MiB."""
     peak = _peak_of_this_image()
     if peak is None:
         size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -17,14 +25,17 @@ def peak_memory_mib() -> float:
 
 
 def forget_peak() -> bool:
-    """Starts the peak anew from what is resident now; False where that cannot be done."""
+    """Starts :func:`peak_since_forgotten_mib` anew from what is resident now; False where that cannot be done."""
+    global _forgotten
     if not sys.platform.startswith("linux"):
         return False
+    before = peak_memory_mib()
     try:
         # proc(5): 5 resets the peak of the resident set
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return False
+    _forgotten = before
     return True
 
 

@@ -62,9 +62,9 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
 
     Raises:
         RegistryError: unknown method or data set.
-        SpecError: an argument that the method or the data does not take, or of the wrong type.
+        SpecError: an argument that the method or the data does not take, of the wrong type, or that names a file that
+            is not there or cannot be read.
         DataNotFound: the data is not there.
-        FileNotFoundError: a file that an argument names, e.g. pretrained weights, is not there.
     """
     check_protocols(cell.protocols)
     method = method_class(cell.method)
@@ -81,7 +81,7 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
     key = {
         "method": cell.method,
         "method_version": method.version,
-        "method_args": method.identified(method_args) if issubclass(method, CrowdModule) else method_args,
+        "method_args": identified(cell.method, method, method_args),
         "dataset": cell.dataset,
         "data_version": dataset.version,
         "data_args": data_args,
@@ -98,6 +98,20 @@ def resolve(cell: Cell, root: Path | None = None) -> ResolvedCell:
     reason = why_not(cell, method, dataset)
     digest = digest_of(key)
     return ResolvedCell(cell, method, dataset, method_args, data_args, digest, data_digest, encoder_args, reason, form)
+
+
+def identified(name: str, method: type[Method], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the method ``name`` as a digest holds them: files by content.
+
+    Raises:
+        SpecError: a file that an argument names is not there or cannot be read.
+    """
+    if not issubclass(method, CrowdModule):
+        return arguments
+    try:
+        return method.identified(arguments)
+    except (OSError, ValueError) as error:
+        raise SpecError(f"method {name!r}: {error}") from error
 
 
 def why_not(cell: Cell, method: type[Method], dataset: type[DataModule]) -> str:

@@ -222,10 +222,12 @@ class TableSpec(Frozen):
             for column in self._chosen_columns(columns)
             if column.name not in chosen.omit_columns and not column.average_of
         ]
-        if columns is not None and not picked:
+        omitted = [name for name in columns or () if name in chosen.omit_columns]
+        if omitted or (columns is not None and not picked):
+            which = ", ".join(omitted or columns or ())
             raise SpecError(
-                f"table {self.table!r} runs nothing in {', '.join(columns)} under profile {profile!r}: it omits them, "
-                "or they are averages of others; name other columns, or another --profile"
+                f"table {self.table!r} runs nothing in {which} under profile {profile!r}: it omits them, or they are "
+                "averages of others; name other columns, or another --profile"
             )
         if seeds is not None and seeds < 1:
             raise SpecError(f"seeds is {seeds}; at least 1 is needed")

@@ -73,9 +73,10 @@ def find_items(dataset: str, table: LabelTable, folder: Path, endings: Sequence[
     ``photo_7``: the released scripts rename so.
 
     Raises:
-        DataDamaged: an item has no file, or a name that leads out of the folder; names the line.
+        DataDamaged: an item has no file, one that another item has too, or a name that leads out of the folder; names
+            the line.
     """
-    found = []
+    lines: dict[Path, int] = {}
     for row, name in enumerate(table.names):
         names = dict.fromkeys((name, _NUMBERED.sub(r"_\1", name)))
         choices = [folder / f"{called}{ending}" for called in names for ending in ("", *endings)]
@@ -83,8 +84,11 @@ def find_items(dataset: str, table: LabelTable, folder: Path, endings: Sequence[
         if path is None or not path.resolve().is_relative_to(folder.resolve()):
             what = f"line {row + 2}: no file of {name!r} in {folder} (with or without {', '.join(endings)})"
             raise describe_damage(dataset, "labels", table.path, what)
-        found.append(path)
-    return found
+        if path in lines:
+            what = f"lines {lines[path]} and {row + 2} are both of the file {path.name}"
+            raise describe_damage(dataset, "labels", table.path, what)
+        lines[path] = row + 2
+    return list(lines)
 
 
 def _check_names(dataset: str, path: Path, names: list[str]) -> None:

@@ -107,6 +107,7 @@ class CrowdModule(L.LightningModule):
 
         Raises:
             FileNotFoundError: a file that an argument names is not there.
+            ValueError: such a file cannot be read.
         """
         return arguments
 

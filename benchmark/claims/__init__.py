@@ -43,7 +43,7 @@ adjustment over all claims of a paper under one profile; the verdict is each cla
 
 from __future__ import annotations
 
-from benchmark.claims.evaluate import Verdict, evaluate_claims
+from benchmark.claims.evaluate import Verdict, described, evaluate_claims
 from benchmark.claims.render import claim_notes, to_json, to_markdown, write_claims
 
-__all__ = ["Verdict", "claim_notes", "evaluate_claims", "to_json", "to_markdown", "write_claims"]
+__all__ = ["Verdict", "claim_notes", "described", "evaluate_claims", "to_json", "to_markdown", "write_claims"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from benchmark.claims.describe import describe, lacking
 from benchmark.claims.effects import Pairs, curve_lengths, effects_by_seed
 from benchmark.claims.judge import Judgement, judge
-from benchmark.claims.kinds import parse_test
+from benchmark.claims.kinds import AbovePairs, parse_test
 from benchmark.report.notes import data_line
 from benchmark.report.statistics import holm, present
 from benchmark.report.values import with_averages
@@ -76,6 +76,15 @@ def evaluate_claims(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], 
     return adjusted([_verdict(claim, spec, profile, places, pairs) for claim in spec.claims])
 
 
+def described(specs: Iterable[TableSpec]) -> dict[tuple[str, str], tuple[str, str]]:
+    """(table, claim) -> (what it says, its test in words) of every claim, in order."""
+    return {
+        (spec.table, claim.id): (claim.says, describe(parse_test(claim, spec), spec))
+        for spec in specs
+        for claim in spec.claims
+    }
+
+
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """``verdicts`` with Holm's p-values; a family is all claims of a paper under one profile."""
     families: dict[tuple[str, str], list[int]] = {}
@@ -105,9 +114,12 @@ def _verdict(claim: ClaimSpec, spec: TableSpec, profile: str, outcomes: Sequence
     effects = effects_by_seed(test, spec, needed, pairs)
     lacks = lacking(test, needed, effects)
     kept = present(list(effects.values()))
-    if len(kept) < 2:
-        why = lacks or "no seed was run"
-        return replace(blank, n=len(kept), reason=why if not kept else f"one seed has no spread; {why}")
+    # two seeds have one pair in common: of its spread nothing is known
+    least = 3 if isinstance(test, AbovePairs) else 2
+    if len(kept) < least:
+        few = {0: "", 1: "one seed has no spread"}.get(len(kept), "two seeds have only one pair")
+        why = lacks or ("" if few else "no seed was run")
+        return replace(blank, n=len(kept), reason="; ".join(part for part in (few, why) if part))
     judgement, interval, p = judge(test, kept, curve_lengths(test, needed))
     return replace(
         blank,

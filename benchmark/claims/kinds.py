@@ -226,8 +226,9 @@ def parse_test(claim: ClaimSpec, spec: TableSpec) -> ClaimTest:
         _check("probe", [test.probe], figure.y, owner)
         _check("pair", [test.pair], (pair.label for pair in figure.pairs), owner)
         rows = {row for pair in figure.pairs if pair.label == test.pair for row in (pair.first, pair.second)}
-        if test.row not in rows:
-            raise SpecError(f"{owner}: the pair {test.pair!r} is of {' and '.join(sorted(rows))}, not of {test.row!r}")
+        if rows != {test.row}:
+            which = " and ".join(sorted(rows))
+            raise SpecError(f"{owner}: the pair {test.pair!r} must be of two seeds of {test.row!r}, not of {which}")
     return test
 
 

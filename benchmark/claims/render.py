@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from benchmark.claims.evaluate import Verdict, adjusted
 from benchmark.report.atomic import write_text
 from benchmark.report.layout import DASH, p_text, signed
 from benchmark.spec import PROFILES
+
+#: (table, claim) -> (what it says, its test in words)
+Known = Mapping[tuple[str, str], tuple[str, str]]
 
 _HEADER = ("profile", "verdict", "effect [interval]", "n", "p", "p (Holm)", "data", "reason")
 
@@ -34,6 +37,8 @@ What each paper asserts, in our words, and whether the results here show it. Eve
 - *Not testable here*: fewer than two seeds have a value.
 - A correlation over epochs is taken to be no more certain than a single run's. A correlation over items counts once a
   seed, because all items of a seed are scored by the same two trained networks.
+- Against pairs of trained models a seed is held against the mean of the pairs that it is part of. Two seeds share a
+  pair, so the effects are not independent and the interval is approximate; three seeds are needed.
 - p is each claim's own and two-sided, except one-sided for non-inferiority;
   p (Holm) is adjusted over all claims of a paper under a profile."""
 
@@ -67,22 +72,25 @@ def to_json(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [asdict(verdict) for verdict in adjusted(list(verdicts))]
 
 
-def write_claims(verdicts: Sequence[Verdict], folder: Path, known: Sequence[tuple[str, str]] = ()) -> list[Path]:
+def write_claims(verdicts: Sequence[Verdict], folder: Path, known: Known | None = None) -> list[Path]:
     """Writes ``claims.md`` and ``claims.json`` into ``folder``, each whole or not at all.
 
     Args:
         verdicts: what was evaluated now.
         folder: where to write. Verdicts that lie there already stay where now nothing was evaluated of their table
             under their profile, so that one paper or profile can be published without losing the others.
-        known: every claim there is, as (table, claim), in the order to write; a published one that is not among them
-            is dropped. None given: nothing is kept.
+        known: every claim there is, in the order to write: (table, claim) -> (what it says, its test in words). A
+            published one that is not among them, or whose words or test have changed, is dropped. None: nothing is
+            kept.
 
     Raises:
         ValueError: if ``claims.json`` there cannot be read.
     """
-    verdicts = [*verdicts, *_kept(verdicts, folder / "claims.json", set(known))]
-    order = {claim: place for place, claim in enumerate(known)}
-    verdicts.sort(key=lambda each: (order.get((each.table, each.claim), 0), PROFILES.index(each.profile)))
+    verdicts = list(verdicts)
+    if known is not None:
+        order = {claim: place for place, claim in enumerate(known)}
+        verdicts += _kept(verdicts, folder / "claims.json", known)
+        verdicts.sort(key=lambda each: (order.get((each.table, each.claim), len(order)), PROFILES.index(each.profile)))
     text = json.dumps(to_json(verdicts), indent=2, ensure_ascii=False, allow_nan=False)
     return [
         write_text(folder / "claims.md", to_markdown(verdicts)),
@@ -90,9 +98,9 @@ def write_claims(verdicts: Sequence[Verdict], folder: Path, known: Sequence[tupl
     ]
 
 
-def _kept(fresh: Sequence[Verdict], path: Path, known: set[tuple[str, str]]) -> list[Verdict]:
+def _kept(fresh: Sequence[Verdict], path: Path, known: Known) -> list[Verdict]:
     """The verdicts in ``path`` of claims that are ``known``, of a table and profile of which ``fresh`` has none."""
-    if not known or not path.is_file():
+    if not path.is_file():
         return []
     try:
         published = [Verdict(**record) for record in json.loads(path.read_text())]
@@ -102,7 +110,9 @@ def _kept(fresh: Sequence[Verdict], path: Path, known: set[tuple[str, str]]) -> 
     return [
         verdict
         for verdict in published
-        if (verdict.table, verdict.claim) in known and (verdict.table, verdict.profile) not in now
+        if known.get((verdict.table, verdict.claim)) == (verdict.says, verdict.test)
+        and (verdict.table, verdict.profile) not in now
+        and verdict.profile in PROFILES
     ]
 
 

@@ -26,9 +26,10 @@ def measure(method: CrowdModule, datamodule: CrowdDataModule) -> Measured:
     """Keeps one test item and the method's attention on it, for a figure of form ``attention``.
 
     Arrays, each flat with its shape beside it (``..._shape``): ``example_image``, the item as it was loaded, uint8
-    ``[C, H, W]`` or frames ``[F, C, H, W]``, averaged down to at most 64 pixels a side; ``example_weights``, as
-    ``CrowdModule.attention`` gives them for one item; ``example_regions``, its ``CrowdData.test_regions``, where
-    there are any. Of each annotator: ``example_labels`` (-1: none) and ``example_predictions``.
+    ``[C, H, W]`` or frames ``[F, C, H, W]``, averaged down to at most 64 pixels a side (frames: 32);
+    ``example_weights``, as ``CrowdModule.attention`` gives them for one item, summed within frames;
+    ``example_regions``, its ``CrowdData.test_regions``, where there are any. Of each annotator: ``example_labels``
+    (-1: none) and ``example_predictions``.
 
     A method without attention, or data without pictures or test labels, has none of these, and a note says so.
     """
@@ -42,6 +43,7 @@ def measure(method: CrowdModule, datamodule: CrowdDataModule) -> Measured:
     except CannotProbe as error:
         return Measured(notes=(f"{error}.",))
     predicted = method.predict_annotators(x.to(method.device))[0].argmax(-1).cpu()
+    weights = weights.sum(-1) if weights.ndim == 3 else weights
     kept = {"image": reduced(images[row]), "weights": weights, "labels": noted.dense()[row], "predictions": predicted}
     if datamodule.data.test_regions is not None:
         kept["regions"] = datamodule.data.test_regions[row]
@@ -59,9 +61,12 @@ def most_disputed(noted: Annotations) -> int:
 
 
 def reduced(image: Tensor) -> Tensor:
-    """``image [..., H, W]`` uint8 with sides of at most :data:`SIDE` pixels, by averages in whole grey levels."""
+    """``image [..., H, W]`` uint8 with sides of at most :data:`SIDE` pixels, by averages in whole grey levels.
+
+    Frames of a clip, ``[F, C, H, W]``, get half of that: there are many.
+    """
     height, width = image.shape[-2:]
-    step = -(-max(height, width) // SIDE)
+    step = -(-max(height, width) // (SIDE if image.ndim == 3 else SIDE // 2))
     if step == 1:
         return image
     flat = image.reshape(1, -1, height, width).double()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmark.evaluate.measured import Measured
-from benchmark.memory import forget_peak, peak_memory_mib
+from benchmark.memory import forget_peak, peak_since_forgotten_mib
 from datamodules.base import CrowdDataModule
 from models.base import CrowdModule
 
@@ -74,4 +74,4 @@ def _start_of_peak(device: torch.device) -> bool:
 def _peak_mib(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device) / 2**20)
-    return peak_memory_mib()
+    return peak_since_forgotten_mib()

@@ -79,8 +79,10 @@ class Panel:
         panels[0].imshow(self.shown, extent=frame)
         panels[0].set_title("item", fontsize=7)
         drawn = None
+        # in grey: the colours on top of it are those of the weights
+        grey = np.broadcast_to(self.shown.mean(-1, keepdims=True), self.shown.shape).astype(np.uint8)
         for place, axes in enumerate(panels[1 : len(self.shares) + 1]):
-            axes.imshow(self.shown, extent=frame)
+            axes.imshow(grey, extent=frame)
             look = {"cmap": _COLOURS, "vmin": 0, "vmax": self.shares.max(), "alpha": _COVER, "extent": frame}
             drawn = axes.imshow(self.shares[place], interpolation="nearest", **look)
             axes.set_title(self.names[place], fontsize=7)

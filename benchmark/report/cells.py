@@ -47,7 +47,8 @@ def _record(outcome: Outcome, result: Result, columns: Sequence[str]) -> dict[st
         "digest": outcome.digest,
         **result.metrics,
         **{f"seconds_{phase}": value for phase, value in seconds.items()},
-        "peak_memory_mib": source.get("peak_memory_mib"),
+        # a protocol measures prediction under the name without "cell"
+        "cell_peak_memory_mib": source.get("peak_memory_mib"),
         "hardware": source.get("hardware"),
         "torch": source.get("versions", {}).get("torch"),
         "git": source.get("git"),

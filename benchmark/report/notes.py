@@ -143,9 +143,9 @@ def note_lines(
     chosen = spec.profile(profile)
     lines: list[str] = []
     if not chosen.is_papers_data:
-        lines.append(
-            f"The data ({chosen.dataset}) is a stand-in: the paper's values are shown apart and no difference is taken."
-        )
+        printed = any(row.values for row in spec.rows) or bool(spec.references)
+        apart = ": the paper's values are shown apart and no difference is taken" if printed else ", not the paper's"
+        lines.append(f"The data ({chosen.dataset}) is a stand-in{apart}.")
     lines += chosen.notes
     lines += [_sentence(note) for result in _results(outcomes) for note in result.notes]
     lines += data_notes

@@ -70,6 +70,17 @@ def test_a_method_without_attention_keeps_a_note_and_nothing_else(tmp_path: Path
     assert any("has no attention" in note for note in found.notes)
 
 
+def test_data_without_pictures_keeps_a_note_and_nothing_else() -> None:
+    cell = {"method": "qumatl", "method_args": SMALL, "dataset": "cue_sim", "regime": "full", "seed": 0}
+    made, datamodule = build(
+        resolve(
+            Cell.model_validate({**cell, "train": {"max_epochs": 1}, "profile": "demo", "protocols": ["annotators"]})
+        )
+    )
+    found = evaluate(made, datamodule, ["attention_examples"])
+    assert not found.arrays and "has no pictures" in found.notes[0]
+
+
 def test_the_item_is_the_one_that_annotators_disagree_about_most() -> None:
     labels = torch.tensor([[0, 0, 0, 0], [0, 1, 2, -1], [1, 1, 2, 2], [2, 0, 1, 1], [0, 1, 2, 2]])
     assert most_disputed(Annotations.from_dense(labels, 3)) == 3
@@ -85,8 +96,8 @@ def test_a_large_picture_is_averaged_down_and_a_small_one_is_left_alone() -> Non
     assert torch.equal(reduced(small), small)
     frames = torch.arange(2 * 3 * 100 * 130, dtype=torch.float64).reshape(2, 3, 100, 130).remainder(251).to(torch.uint8)
     found = reduced(frames)
-    assert found.shape == (2, 3, 34, 44) and found.dtype == torch.uint8
-    expected = frames[1, 2, 3:6, 6:9].double().mean().round()
+    assert found.shape == (2, 3, 20, 26) and found.dtype == torch.uint8
+    expected = frames[1, 2, 5:10, 10:15].double().mean().round()
     assert int(found[1, 2, 1, 2]) == int(expected)
 
 

@@ -212,15 +212,16 @@ def test_markdown_and_json_hold_every_verdict(tmp_path: Path) -> None:
 
 def test_publishing_one_profile_keeps_the_verdicts_of_the_others(tmp_path: Path) -> None:
     # publishing the cpu profile alone once wiped the demo and paper verdicts of every paper
-    known = [("demo/small", "it"), ("demo/small", "other")]
     first = replace(_verdict(BETTER, [0.05, 0.06, 0.055]), profile="demo")
-    gone = replace(first, claim="gone")
-    write_claims([first, gone], tmp_path, [*known, ("demo/small", "gone")])
+    words = (first.says, first.test)
+    known = {("demo/small", "it"): words, ("demo/small", "other"): words}
+    gone, changed = replace(first, claim="gone"), replace(first, claim="other", test="another test")
+    write_claims([first, gone, changed], tmp_path)
     second = replace(_verdict(BETTER, [-0.05, -0.06, -0.055]), profile="cpu")
     write_claims([second], tmp_path, known)
-    kept = [
-        (each["claim"], each["profile"], each["verdict"]) for each in json.loads((tmp_path / "claims.json").read_text())
-    ]
+    records = json.loads((tmp_path / "claims.json").read_text())
+    kept = [(each["claim"], each["profile"], each["verdict"]) for each in records]
+    # neither a claim that is gone nor the verdict of a test that is no longer the claim's
     assert kept == [("it", "cpu", "contradicted"), ("it", "demo", "shown")]
     write_claims([replace(second, verdict="not shown")], tmp_path, known)
     assert "**contradicted**" not in (tmp_path / "claims.md").read_text()

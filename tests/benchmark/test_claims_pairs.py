@@ -58,7 +58,8 @@ def test_without_probed_pairs_nothing_is_claimed() -> None:
     nothing = _verdict([])
     assert nothing.verdict == "not testable here" and nothing.reason == "no value, or no probed pair, in 3 of 3 seeds"
     some = [_record(column, 0, 1, 0.1) for column in ("easy", "hard")]
-    assert _verdict(some).n == 2  # the third seed is in no pair
+    few = _verdict(some)  # the third seed is in no pair
+    assert (few.n, few.verdict) == (2, "not testable here") and "two seeds have only one pair" in few.reason
     # a seed of whose pairs one has no value is not held against the others alone
     assert _verdict([*some, _record("easy", 0, 2, None), _record("hard", 0, 2, 0.1)]).n == 1
     assert _verdict([_record("easy", 0, 1, 0.1), _record("hard", 0, 1, None)]).n == 0
@@ -70,7 +71,7 @@ def test_without_probed_pairs_nothing_is_claimed() -> None:
         ({}, None, "give it a figure of form 'pairs'"),
         ({"probe": "attention_diference"}, FIGURE, "did you mean attention_difference"),
         ({"pair": "two seed"}, FIGURE, "did you mean two seeds"),
-        ({"row": "second"}, FIGURE, "the pair 'two seeds' is of first, not of 'second'"),
+        ({"row": "second"}, FIGURE, "the pair 'two seeds' must be of two seeds of 'second', not of first"),
     ],
 )
 def test_what_the_figure_does_not_have_is_named(

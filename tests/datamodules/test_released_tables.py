@@ -265,3 +265,11 @@ def test_a_number_in_brackets_may_stand_after_an_underscore_in_the_file(tmp_path
     data = Street("full", root=tmp_path, size=8).data
     greys = {int(item[0, 0, 0]) for item in torch.cat([data.x, data.test_x])}
     assert greys == {10 * row for row in range(N_ITEMS)}
+
+
+def test_two_names_of_one_file_are_refused(tmp_path: Path) -> None:
+    # item(3) and item_3 are both item_3.png: one photo would have had two rows of labels
+    _street(tmp_path, lambda rows: [rows[4].__setitem__(0, "item(3)"), rows[9].__setitem__(0, "item_3")])
+    (tmp_path / "street" / "images" / "item03.png").rename(tmp_path / "street" / "images" / "item_3.png")
+    with pytest.raises(DataDamaged, match=r"lines 5 and 10 are both of the file item_3\.png"):
+        Street("full", root=tmp_path, size=8).setup()

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from benchmark.resolve import resolve
-from benchmark.spec import Cell
+from benchmark.spec import Cell, SpecError
 from models.checkpoint_files import INDEX, SINGLE
 from models.qformer.loading import load_qformer, nearest_queries, read_pretrained
 from models.qformer.network import QFormer, TokenInput
@@ -311,5 +311,8 @@ def test_a_cells_address_holds_the_pretrained_weights_and_not_where_they_lie(
     tensors = load_file(shard)
     save_file({key: tensor + 1 for key, tensor in tensors.items()}, shard, metadata={"format": "pt"})
     assert digest(copied) != before
-    with pytest.raises(FileNotFoundError, match="no folder"):
+    with pytest.raises(SpecError, match="method 'qumatl': no folder .*nowhere"):
         digest(copied / "nowhere")
+    (copied / INDEX).write_text("{}")
+    with pytest.raises(SpecError, match="method 'qumatl': .* is no index of a checkpoint"):
+        digest(copied)
