@@ -225,10 +225,18 @@ def _clip(path: Path, n_frames: int) -> None:
         container.mux(stream.encode())
 
 
-def test_what_is_whole_is_run(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("lay", "dataset", "more"), [(_street, "street", {}), (_amer, "amer", {"frames": 4})])
+def test_what_is_whole_is_run(
+    site: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lay: Callable[[Path], Path],
+    dataset: str,
+    more: dict[str, int],
+) -> None:
     # without it the refusals below could be of the table and not of what is wrong in it
-    _street(tmp_path)
-    _annotators(site, "street")
+    lay(tmp_path)
+    _annotators(site, dataset, **more)
     status, said = _run(capsys)
     assert status == 0, said
 
