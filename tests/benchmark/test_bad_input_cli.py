@@ -11,16 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from benchmark import cli, registry
-from datamodules.amer import EMOTIONS
-from datamodules.street import LEVELS, PERSPECTIVES
-
-N_ITEMS, N_FRAMES = 20, 6
-STREET_COLUMNS = [f"{prefix}_{number}" for prefix in PERSPECTIVES.values() for number in range(1, 11)]
-AMER_COLUMNS = [f"discrete{number}" for number in range(1, 14)]
-Change = Callable[[list[list[str]]], object]
+from tests.released_files import Change, amer, street, write_clip
 
 
 @pytest.fixture
@@ -178,10 +171,6 @@ def test_archives_that_were_cut_short(site: Path, tmp_path: Path, capsys: pytest
 # --- data of annotators ---------------------------------------------------------------------------
 
 
-def _no_change(rows: list[list[str]]) -> None:
-    del rows
-
-
 def _set(line: int, column: int, value: str) -> Change:
     def change(rows: list[list[str]]) -> None:
         rows[line - 1][column] = value
@@ -189,43 +178,7 @@ def _set(line: int, column: int, value: str) -> Change:
     return change
 
 
-def _labels(path: Path, columns: list[str], values: tuple[str, ...], change: Change) -> None:
-    cells = np.random.default_rng(0).choice(values, (N_ITEMS, len(columns)))
-    rows = [["name", *columns], *([f"item{row:02d}", *cells[row].tolist()] for row in range(N_ITEMS))]
-    change(rows)
-    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
-
-
-def _street(root: Path, change: Change = _no_change) -> Path:
-    folder = root / "data" / "street" / "images"
-    folder.mkdir(parents=True)
-    for row in range(N_ITEMS):
-        Image.fromarray(np.full((12, 10, 3), 10 * row, dtype=np.uint8)).save(folder / f"item{row:02d}.png")
-    _labels(folder.parent / "labels.csv", STREET_COLUMNS, LEVELS, change)
-    return folder
-
-
-def _amer(root: Path, change: Change = _no_change) -> Path:
-    folder = root / "data" / "amer" / "videos"
-    folder.mkdir(parents=True)
-    for row in range(N_ITEMS):
-        _clip(folder / f"item{row:02d}.mp4", N_FRAMES)
-    _labels(folder.parent / "discrete-multi-annotator.csv", AMER_COLUMNS, (*EMOTIONS, ""), change)
-    return folder
-
-
-def _clip(path: Path, n_frames: int) -> None:
-    av = pytest.importorskip("av")
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for number in range(n_frames):
-            pixels = np.full((32, 32, 3), 40 * number, dtype=np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
-
-
-@pytest.mark.parametrize(("lay", "dataset", "more"), [(_street, "street", {}), (_amer, "amer", {"frames": 4})])
+@pytest.mark.parametrize(("lay", "dataset", "more"), [(street, "street", {}), (amer, "amer", {"frames": 4})])
 def test_what_is_whole_is_run(
     site: Path,
     tmp_path: Path,
@@ -235,7 +188,7 @@ def test_what_is_whole_is_run(
     more: dict[str, int],
 ) -> None:
     # without it the refusals below could be of the table and not of what is wrong in it
-    lay(tmp_path)
+    lay(tmp_path / "data")
     _annotators(site, dataset, **more)
     status, said = _run(capsys)
     assert status == 0, said
@@ -252,13 +205,13 @@ def test_what_is_whole_is_run(
 def test_a_table_of_labels_that_does_not_fit(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Change, parts: tuple[str, ...]
 ) -> None:
-    _street(tmp_path, change)
+    street(tmp_path / "data", change)
     _annotators(site, "street")
     _refused(capsys, tmp_path, "labels.csv", "Remedy: ", *parts)
 
 
 def test_an_image_that_cannot_be_decoded(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    photo = _street(tmp_path) / "item04.png"
+    photo = street(tmp_path / "data") / "street" / "images" / "item04.png"
     photo.write_bytes(photo.read_bytes()[:40])
     _annotators(site, "street")
     _refused(capsys, tmp_path, "labels.csv, line 6: ", f"{photo} cannot be decoded as an image", "Remedy: ")
@@ -267,8 +220,8 @@ def test_an_image_that_cannot_be_decoded(site: Path, tmp_path: Path, capsys: pyt
 def test_a_clip_with_fewer_frames_than_asked_for(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clip = _amer(tmp_path) / "item05.mp4"
-    _clip(clip, 2)
+    clip = amer(tmp_path / "data") / "amer" / "videos" / "item05.mp4"
+    write_clip(clip, 2)
     _annotators(site, "amer", frames=4)
     _refused(capsys, tmp_path, "line 7: ", f"{clip} has 2 frames, fewer than the 4 asked for", "Remedy: ")
     clip.write_bytes(b"no clip")
@@ -276,6 +229,6 @@ def test_a_clip_with_fewer_frames_than_asked_for(
 
 
 def test_a_word_that_is_no_emotion(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _amer(tmp_path, _set(3, 2, "bored"))
+    amer(tmp_path / "data", _set(3, 2, "bored"))
     _annotators(site, "amer", frames=4)
     _refused(capsys, tmp_path, "line 3, column discrete2: 'bored' is none of worried, happy", "Remedy: ")

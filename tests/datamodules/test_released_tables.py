@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,63 +11,19 @@ import pytest
 import torch
 from PIL import Image
 
-from datamodules.amer import EMOTIONS, Amer
+from datamodules.amer import Amer
 from datamodules.clips import read_image, uniform_frames
 from datamodules.files import DataDamaged, DataError, DataNotFound
 from datamodules.released_table import ReleasedTable
 from datamodules.split import released_split
-from datamodules.street import LEVELS, PERSPECTIVES, Street
-
-N_ITEMS, N_FRAMES = 20, 6
-STREET_COLUMNS = [f"{prefix}_{number}" for prefix in PERSPECTIVES.values() for number in range(1, 11)]
-AMER_COLUMNS = [f"discrete{number}" for number in range(1, 14)]
-Change = Callable[[list[list[str]]], object]
+from datamodules.street import LEVELS, Street
+from tests.released_files import N_FRAMES, N_ITEMS, Change, amer, street, write_clip
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def _write_table(path: Path, columns: list[str], values: tuple[str, ...], change: Change | None) -> None:
-    random = np.random.default_rng(0)
-    cells = random.choice(values, (N_ITEMS, len(columns)))
-    rows = [["name", *columns], *([f"item{row:02d}", *cells[row].tolist()] for row in range(N_ITEMS))]
-    if change is not None:
-        change(rows)
-    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
-
-
-def _street(root: Path, change: Change | None = None) -> Path:
-    """Photos of one grey each, so that a photo shows its number."""
-    folder = root / "street" / "images"
-    folder.mkdir(parents=True)
-    for row in range(N_ITEMS):
-        Image.fromarray(np.full((12, 10, 3), 10 * row, dtype=np.uint8)).save(folder / f"item{row:02d}.png")
-    _write_table(root / "street" / "labels.csv", STREET_COLUMNS, LEVELS, change)
-    return root
-
-
-def _amer(root: Path, change: Change | None = None) -> Path:
-    """Clips of six grey frames, each darker than the next."""
-    folder = root / "amer" / "videos"
-    folder.mkdir(parents=True)
-    for row in range(N_ITEMS):
-        _write_clip(folder / f"item{row:02d}.mp4", N_FRAMES)
-    _write_table(root / "amer" / "discrete-multi-annotator.csv", AMER_COLUMNS, (*EMOTIONS, ""), change)
-    return root
-
-
-def _write_clip(path: Path, n_frames: int) -> None:
-    av = pytest.importorskip("av")
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for number in range(n_frames):
-            pixels = np.full((32, 32, 3), 40 * number, dtype=np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
 
 
 def _load(module: ReleasedTable) -> None:
@@ -79,7 +34,7 @@ def _load(module: ReleasedTable) -> None:
 
 
 def test_street_is_read_as_released(tmp_path: Path) -> None:
-    root = _street(tmp_path)
+    root = street(tmp_path)
     module = Street("full", perspective="safety", root=root, size=8)
     data, split = module.data, released_split(N_ITEMS)
     assert module.info.input_shape == (3, 8, 8) and module.info.n_annotators == 10 and module.info.n_classes == 6
@@ -95,7 +50,7 @@ def test_street_is_read_as_released(tmp_path: Path) -> None:
 
 
 def test_amers_clips_are_read_at_equal_distances(tmp_path: Path) -> None:
-    module = Amer("full", root=_amer(tmp_path), frames=3, size=8)
+    module = Amer("full", root=amer(tmp_path), frames=3, size=8)
     assert module.info.input_shape == (3, 3, 8, 8) and module.info.n_annotators == 13 and module.info.n_classes == 8
     shown = module.data.test_x.float().mean(dim=(2, 3, 4))
     wanted = torch.tensor([40.0 * number for number in uniform_frames(N_FRAMES, 3)])
@@ -108,12 +63,12 @@ def test_whole_numbers_may_be_written_as_fractions_and_places_left_empty(tmp_pat
     def change(rows: list[list[str]]) -> None:
         rows[1][1:4] = ["2.0", "nan", " -3"]
 
-    labels = Street("full", root=_street(tmp_path, change)).table.labels
+    labels = Street("full", root=street(tmp_path, change)).table.labels
     assert labels[0, :3].tolist() == [LEVELS.index("2"), -1, LEVELS.index("-3")]
 
 
 def test_decoded_items_are_read_back(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = _street(tmp_path)
+    root = street(tmp_path)
     first = Street("full", root=root, size=8).data
 
     def broken(self: Street, path: Path) -> np.ndarray:
@@ -126,7 +81,7 @@ def test_decoded_items_are_read_back(tmp_path: Path, cache: Path, monkeypatch: p
 
 
 def test_digest_follows_labels_photos_and_size_and_decodes_nothing(tmp_path: Path, cache: Path) -> None:
-    root = _street(tmp_path)
+    root = street(tmp_path)
     digests = [
         Street("full", root=root, size=8).digest(),
         Street("full", root=root, size=9).digest(),
@@ -140,7 +95,7 @@ def test_digest_follows_labels_photos_and_size_and_decodes_nothing(tmp_path: Pat
 
 
 def test_deletion_spares_the_released_validation_part(tmp_path: Path) -> None:
-    root = _street(tmp_path)
+    root = street(tmp_path)
     full, thinned = Street("full", root=root, size=8), Street("drop=0.4", root=root, size=8)
     assert len(thinned.train_annotations) == round(0.6 * len(full.train_annotations))
     assert thinned.val_annotations.equals(full.val_annotations)
@@ -172,18 +127,18 @@ def _set(line: int, column: int, value: str) -> Change:
 )
 def test_a_bad_street_table_is_named_by_line(tmp_path: Path, cache: Path, change: Change, what: str) -> None:
     with pytest.raises(DataDamaged, match=what):
-        _load(Street("full", root=_street(tmp_path, change), size=8))
+        _load(Street("full", root=street(tmp_path, change), size=8))
     assert not list(cache.glob("*.npy*"))
 
 
 def test_a_word_that_is_no_emotion_is_named(tmp_path: Path) -> None:
     pytest.importorskip("av")
     with pytest.raises(DataDamaged, match="line 3, column discrete2: 'bored' is none of worried, happy"):
-        _load(Amer("full", root=_amer(tmp_path, _set(3, 2, "bored")), frames=2, size=8))
+        _load(Amer("full", root=amer(tmp_path, _set(3, 2, "bored")), frames=2, size=8))
 
 
 def test_a_photo_that_cannot_be_decoded_is_named_with_its_line(tmp_path: Path, cache: Path) -> None:
-    root = _street(tmp_path)
+    root = street(tmp_path)
     photo = root / "street" / "images" / "item04.png"
     photo.write_bytes(photo.read_bytes()[:40])
     with pytest.raises(DataDamaged, match=r"labels.csv, line 6: .*item04.png cannot be decoded as an image"):
@@ -192,15 +147,15 @@ def test_a_photo_that_cannot_be_decoded_is_named_with_its_line(tmp_path: Path, c
 
 
 def test_a_clip_with_too_few_frames_is_named_with_its_line(tmp_path: Path, cache: Path) -> None:
-    root = _amer(tmp_path)
-    _write_clip(root / "amer" / "videos" / "item05.mp4", 2)
+    root = amer(tmp_path)
+    write_clip(root / "amer" / "videos" / "item05.mp4", 2)
     with pytest.raises(DataDamaged, match=r"line 7: .*item05.mp4 has 2 frames, fewer than the 4 asked for"):
         _load(Amer("full", root=root, frames=4, size=8))
     assert not list(cache.glob("*.npy*"))
 
 
 def test_a_clip_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
-    root = _amer(tmp_path)
+    root = amer(tmp_path)
     (root / "amer" / "videos" / "item05.mp4").write_bytes(b"no clip")
     with pytest.raises(DataDamaged, match=r"line 7: .*item05.mp4 cannot be decoded as a clip"):
         _load(Amer("full", root=root, frames=4, size=8))
@@ -226,7 +181,7 @@ def test_missing_files_are_named(tmp_path: Path, cls: type[ReleasedTable], place
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    root = _street(tmp_path)
+    root = street(tmp_path)
     (root / "street" / "images").rename(root / "street" / "photos")
     with pytest.raises(DataNotFound, match="no folder .*street/images"):
         _load(Street("full", root=root))
@@ -260,7 +215,7 @@ def test_a_photo_is_resized_as_the_released_script_does_it(tmp_path: Path) -> No
 
 def test_a_number_in_brackets_may_stand_after_an_underscore_in_the_file(tmp_path: Path) -> None:
     # process_dataset_street.py renames so, and the table of labels keeps the brackets
-    _street(tmp_path, lambda rows: rows[4].__setitem__(0, "item(3)"))
+    street(tmp_path, lambda rows: rows[4].__setitem__(0, "item(3)"))
     (tmp_path / "street" / "images" / "item03.png").rename(tmp_path / "street" / "images" / "item_3.png")
     data = Street("full", root=tmp_path, size=8).data
     greys = {int(item[0, 0, 0]) for item in torch.cat([data.x, data.test_x])}
@@ -269,7 +224,7 @@ def test_a_number_in_brackets_may_stand_after_an_underscore_in_the_file(tmp_path
 
 def test_two_names_of_one_file_are_refused(tmp_path: Path) -> None:
     # item(3) and item_3 are both item_3.png: one photo would have had two rows of labels
-    _street(tmp_path, lambda rows: [rows[4].__setitem__(0, "item(3)"), rows[9].__setitem__(0, "item_3")])
+    street(tmp_path, lambda rows: [rows[4].__setitem__(0, "item(3)"), rows[9].__setitem__(0, "item_3")])
     (tmp_path / "street" / "images" / "item03.png").rename(tmp_path / "street" / "images" / "item_3.png")
     with pytest.raises(DataDamaged, match=r"lines 5 and 10 are both of the file item_3\.png"):
         Street("full", root=tmp_path, size=8).setup()
