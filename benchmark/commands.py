@@ -284,15 +284,17 @@ def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], opt
     from benchmark.report import render, write_report
     from benchmark.report.cells import write_cells
 
-    pairs = _pairs(spec, outcomes, Store(options.results), compute=True)
-    report = _report(spec, profile, outcomes, pairs)
+    store = Store(options.results)
+    # probing takes minutes: where no verdict on the page needs it, the page is written first
+    known = _pairs(spec, outcomes, store, compute=spec.profile(profile).is_papers_data)
+    report = _report(spec, profile, outcomes, known)
     written = write_report(report, options.results / "tables" / profile)
     if options.publish:
         written += write_report(report, options.publish) + write_cells(spec.table, outcomes, options.publish)
     if spec.kind == "figure":
         from benchmark.report.figures import write_figure
 
-        shown = spec.under(profile)
+        shown, pairs = spec.under(profile), _pairs(spec, outcomes, store, compute=True)
         for folder in [options.results / "tables" / profile] + ([options.publish] if options.publish else []):
             written += write_figure(shown, profile, outcomes, folder, pairs)
     _show(render(report, "md"))
@@ -332,7 +334,7 @@ def _check_table(name: str, folder: Path, store: Store, options: argparse.Namesp
     # read before anything runs: a gate without numbers to hold should say so at once, not after minutes
     committed = None if options.update else regression.read_baseline(name, options.profile, folder)
     outcomes = _run_table(spec, options.profile, store, options)
-    report = _report(spec, options.profile, outcomes, _pairs(spec, outcomes, store, compute=True))
+    report = _report(spec, options.profile, outcomes, _pairs(spec, outcomes, store, compute=False))
     # a row without committed numbers holds nothing, but its failure must not pass
     lacking = [at for at in outcomes if at.status not in (DONE, NOT_APPLICABLE)]
     lines = [f"{name}: {at.row} / {at.column}: {at.cell.describe()} {at.status}: {at.reason}" for at in lacking]

@@ -134,17 +134,8 @@ class CrowdDataModule(L.LightningDataModule):
         votes = [] if tested is None else [tested.items, tested.annotators, tested.labels]
         optional = (data.full_votes, data.val_items, data.train_cues, data.test_cues, data.test_regions)
         votes += [tensor for tensor in optional if tensor is not None]
-        return hash_tensors(
-            data.x,
-            noted.items,
-            noted.annotators,
-            noted.labels,
-            data.true_labels,
-            data.test_x,
-            data.test_labels,
-            data.aggregated,
-            *votes,
-        )
+        triples = (noted.items, noted.annotators, noted.labels)
+        return hash_tensors(data.x, *triples, data.true_labels, data.test_x, data.test_labels, data.aggregated, *votes)
 
     def annotations_for_audit(self) -> tuple[Annotations, Tensor | None]:
         """Annotations and clean labels ``[N]`` (or None) for the audit. Override where items need not be read."""
