@@ -205,6 +205,9 @@ def _worker_context() -> ForkServerContext:
     # The server must import this package and not another "benchmark" or "models" in the current folder, which
     # Python would put first; and it must find it where it was found here.
     ours = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    # A cell says how many threads torch may use; NumPy's and SciPy's libraries take all cores each, and workers side
+    # by side then wait for one another. They read this once, when they are loaded.
+    ours |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -261,3 +263,26 @@ def test_the_last_word_of_a_worker_that_has_already_ended_is_not_lost() -> None:
     at = grid._Running(process, receiver, ended, outcome, 0)
     assert grid._collect([at], Recorder()) == [at]
     assert at.message == ("failed", "why")
+
+
+def _blas_threads(channel: Connection) -> None:
+    import numpy as np
+    from threadpoolctl import threadpool_info
+
+    np.linalg.norm(np.ones((4, 4)) @ np.ones((4, 4)))
+    channel.send([each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"])
+
+
+def test_a_worker_computes_with_one_thread_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    # with as many threads as cores in each of two workers, logistic regressions of few-shot tasks took eight times
+    # as long: a demo of two minutes took ten wherever OMP_NUM_THREADS was not set
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    context = grid._worker_context()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_blas_threads, args=(sender,))
+    process.start()
+    found = receiver.recv()
+    process.join()
+    assert found and set(found) == {1}
+    assert "OMP_NUM_THREADS" not in os.environ
