@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import lightning as L
+import torch
 from torch import Tensor, nn
 
 from datamodules.base import DataInfo
@@ -156,8 +157,10 @@ class EpisodicModule(L.LightningModule):
     version: ClassVar[str] = "1"
     #: what the data must offer; see ``EpisodicDataModule.provides``. Cells without it are "n/a"
     needs: ClassVar[frozenset[str]] = frozenset()
-    #: ways to learn from an annotated support set, all by one meta-trained network; the first selects its weights
+    #: ways to learn from an annotated support set, all by one meta-trained network
     adaptations: ClassVar[tuple[str, ...]] = ("default",)
+    #: those of them whose mean accuracy on validation tasks selects the weights; empty: the first one's alone
+    selected_by: ClassVar[tuple[str, ...]] = ()
     #: those of them that draw random numbers (initial weights, subsamples), with seeds of their own: asked twice they
     #: answer alike, but another order of items, annotators, classes or episodes may change the answer
     randomised: ClassVar[frozenset[str]] = frozenset()
@@ -211,10 +214,11 @@ class EpisodicModule(L.LightningModule):
         return self.predict_query(state, batch["query_x"])
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Accuracy on the query items of held-out classes after the first adaptation, as ``val_accuracy``."""
-        predicted = self.answer(batch, self.adaptations[0]).argmax(-1)
-        accuracy = (predicted == batch["query_y"]).float().mean()
-        self.log("val_accuracy", accuracy, batch_size=predicted.numel(), on_step=False, on_epoch=True)
+        """Accuracy on the query items of held-out classes, as ``val_accuracy``; see :attr:`selected_by`."""
+        names = self.selected_by or self.adaptations[:1]
+        right = torch.stack([self.answer(batch, name).argmax(-1) == batch["query_y"] for name in names])
+        count = batch["query_y"].numel()
+        self.log("val_accuracy", right.float().mean(), batch_size=count, on_step=False, on_epoch=True)
 
     def check_adaptation(self, adaptation: str) -> None:
         """Raises ValueError, with near names, unless ``adaptation`` is one of :attr:`adaptations`."""

@@ -108,17 +108,19 @@ def constructible_from_data_info(case: EpisodicCase) -> None:
 
 
 def declares_what_it_is(case: EpisodicCase) -> None:
-    """``version``, ``needs``, ``adaptations`` and ``randomised`` are plain texts; they name cells and metrics."""
+    """``version``, ``needs`` and the names of adaptations are plain texts; they name cells and metrics."""
     cls = case.cls
     require(isinstance(cls.version, str) and bool(cls.version), f"version is {cls.version!r}, expected a text like '1'")
-    for name, kind in (("needs", frozenset), ("randomised", frozenset), ("adaptations", tuple)):
+    kinds = {"needs": frozenset, "randomised": frozenset, "adaptations": tuple, "selected_by": tuple}
+    for name, kind in kinds.items():
         value = getattr(cls, name)
         plain = isinstance(value, kind) and all(isinstance(text, str) and text for text in value)
         require(plain, f"{name} is {value!r}, expected a {kind.__name__} of texts")
     names = cls.adaptations
     require(bool(names) and len(set(names)) == len(names), f"adaptations is {names!r}; one or more, each once")
-    stray = sorted(cls.randomised - set(names))
-    require(not stray, f"randomised names {', '.join(stray)}, which adaptations lacks")
+    for name in ("randomised", "selected_by"):
+        stray = sorted(set(getattr(cls, name)) - set(names))
+        require(not stray, f"{name} names {', '.join(stray)}, which adaptations lacks")
 
 
 def an_unknown_adaptation_is_refused(case: EpisodicCase) -> None:

@@ -73,6 +73,10 @@ class StrayRandomised(Sound):
     randomised: ClassVar[frozenset[str]] = frozenset({"conal"})
 
 
+class StraySelection(Sound):
+    selected_by: ClassVar[tuple[str, ...]] = ("plain", "conal")
+
+
 class TakesAnyName(Sound):
     def check_adaptation(self, adaptation: str) -> None:
         pass
@@ -184,6 +188,7 @@ MUTANTS: list[tuple[type[EpisodicModule], str, str]] = [
     (PositionalArgument, "constructible_from_data_info", "'lr' is not keyword-only"),
     (ListOfAdaptations, "declares_what_it_is", "expected a tuple of texts"),
     (StrayRandomised, "declares_what_it_is", "randomised names conal"),
+    (StraySelection, "declares_what_it_is", "selected_by names conal"),
     (TakesAnyName, "an_unknown_adaptation_is_refused", "check_adaptation"),
     (DivergesToNan, "training_stays_finite", "NaN"),
     (LogsNoAccuracy, "training_stays_finite", "val_accuracy"),

@@ -141,6 +141,22 @@ def test_validation_runs_in_inference_mode() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_the_papers_two_rows_select_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    # by vote fractions, an early epoch was chosen where the other two went on rising
+    batch = episodes()
+    right = {"majority": 0, "majority_hard": 6, "dawid_skene": 3}  # of six query items
+    method, logged = linear(), {}
+
+    def answer(self: Maml, batch: dict[str, Tensor], adaptation: str) -> Tensor:
+        wrong = torch.arange(6).view(2, 3) >= right[adaptation]
+        return F.one_hot((batch["query_y"] + wrong) % 3, 3).float().log()
+
+    monkeypatch.setattr(Maml, "answer", answer)
+    monkeypatch.setattr(Maml, "log", lambda self, name, value, **_: logged.update({name: float(value)}))
+    method.validation_step(batch, 0)
+    assert logged == {"val_accuracy": pytest.approx((6 + 3) / 12)}
+
+
 def test_meta_training_lowers_the_query_loss() -> None:
     method = linear(inner_lr=0.05)
     optimiser = torch.optim.Adam(method.parameters(), lr=0.01)
