@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,7 +71,7 @@ def measure(method: CrowdModule, datamodule: CrowdDataModule) -> Measured:
     they may be off. All are None where no training item has a vote.
     """
     # the caller measures without gradients; tensors made here must be ordinary ones
-    with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+    with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), _no_jit_warnings():
         batches = training_batches(method, datamodule)
         if not batches:
             return Measured(dict.fromkeys(_NAMES))
@@ -84,6 +86,14 @@ def measure(method: CrowdModule, datamodule: CrowdDataModule) -> Measured:
         {name: finite_or_none(value) for name, value in zip(_NAMES, values, strict=True)},
         notes=(note,),
     )
+
+
+@contextlib.contextmanager
+def _no_jit_warnings() -> Iterator[None]:
+    """curvlinops' import and the first derivative that torch takes forwards use torch.jit: no concern of the user's."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.", FutureWarning)
+        yield
 
 
 _NAMES = ("hessian_top_eigenvalue", "hessian_top_eigenvalue_error", "hessian_trace", "hessian_trace_error")
@@ -134,11 +144,9 @@ def hessian_operator(method: CrowdModule, batches: list[tuple[Tensor, Tensor]]) 
     parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
     # log_softmax leaves log-probabilities as they are, so this is -sum_c p[c] log q[c]
     loss = nn.CrossEntropyLoss(reduction="mean")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # curvlinops uses torch.jit, which is not the user's concern
-        from curvlinops import HessianLinearOperator
+    from curvlinops import HessianLinearOperator
 
-        return HessianLinearOperator(_Consensus(method), loss, parameters, batches, check_deterministic=False)
+    return HessianLinearOperator(_Consensus(method), loss, parameters, batches, check_deterministic=False)
 
 
 # --- the Hessian ----------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +15,17 @@ from benchmark.evaluate import evaluate, flatness
 from datamodules.base import DataInfo
 from models.base import Batch, CrowdModule
 
+#: a method's flatness, as a cell of the grid measures it
+FRESH = """
+from benchmark.contracts.tiny import TinyCrowd
+from benchmark.evaluate import evaluate
+from datamodules.base import DataInfo
+from models.cross_entropy.module import CrossEntropy
+
+datamodule = TinyCrowd("mixed", data_info=DataInfo(n_classes=4, n_annotators=5, input_shape=(1, 4, 4)))
+datamodule.setup()
+evaluate(CrossEntropy(datamodule.info, backbone="linear").eval(), datamodule, ["flatness"])
+"""
 METRICS = ("hessian_top_eigenvalue", "hessian_top_eigenvalue_error", "hessian_trace", "hessian_trace_error")
 INFO = DataInfo(n_classes=4, n_annotators=5, input_shape=(1, 4, 4))
 
@@ -170,6 +184,13 @@ def test_the_loss_is_on_votes_of_the_training_part_whatever_the_method(case: tup
     assert torch.allclose(targets, expected)
     assert torch.equal(flatness.subset(torch.arange(9000)), flatness.subset(torch.arange(9000)))
     assert len(flatness.subset(torch.arange(9000)).unique()) == flatness.ITEMS
+
+
+def test_measuring_prints_no_warning_of_a_library() -> None:
+    # both curvlinops' import and torch's first forward derivative use torch.jit: only a fresh process shows it
+    found = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "FutureWarning" not in found.stderr
 
 
 def test_without_a_vote_there_is_no_loss_and_no_number() -> None:
