@@ -73,7 +73,9 @@ def load_test_images(root: str | Path | None, dataset: str = "cifar10h") -> Imag
 
 def _load(found: Located, path: Path, split: str, dataset: str = "cifar10n") -> Images:
     read = {"parquet": _read_parquet, "binary": _read_binary, "torchvision": _read_torchvision}[found.option]
-    x, labels = cached(path, split, lambda: guarded(lambda: read(path, split), dataset, path, "CIFAR-10 images"))
+    x, labels = cached(
+        sha256_of(path), split, lambda: guarded(lambda: read(path, split), dataset, path, "CIFAR-10 images")
+    )
     is_jpeg = found.option == "parquet" and _first_image(path)[:2] == b"\xff\xd8"
     return Images(torch.from_numpy(x), torch.from_numpy(labels).long(), is_jpeg)
 
@@ -92,14 +94,14 @@ def guarded(read: Callable[[], Arrays], dataset: str, path: Path, what: str, rol
 # --- cache ----------------------------------------------------------------------------------------
 
 
-def cached(path: Path, split: str, decode: Callable[[], Arrays]) -> Arrays:
-    """Images and labels of ``path`` from the cache, else decoded and put there.
+def cached(source: str, split: str, decode: Callable[[], Arrays]) -> Arrays:
+    """Images and labels from the cache, else decoded and put there.
 
-    Each entry is named by the file's SHA-256 and the decoder, written under a temporary name and moved into
-    place: two processes that want one at once both get it. Where the folder cannot be written, images are
-    decoded each time.
+    Each entry is named by ``source``, the SHA-256 of what is decoded, and the decoder, written under a temporary name
+    and moved into place: two processes that want one at once both get it. Where the folder cannot be written,
+    images are decoded each time.
     """
-    stem = f"{sha256_of(path)[:24]}-{split}-v{DECODER}-pillow{version('pillow')}"
+    stem = f"{source[:24]}-{split}-v{DECODER}-pillow{version('pillow')}"
     places = [cache_root() / f"{stem}-{part}.npy" for part in ("images", "labels")]
     entry = _read_cache(places)
     if entry is not None:

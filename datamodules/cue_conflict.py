@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from datamodules.annotator_data import AnnotatorData
 from datamodules.base import CrowdData
 from datamodules.cifar10_images import cached, guarded
-from datamodules.files import describe_damage, locate
+from datamodules.files import describe_damage, locate, sha256_of
 from datamodules.names import unknown_name
 from datamodules.regimes import REGIMES
 from datamodules.split import ItemSplit, exemplar_split, random_split
@@ -237,7 +237,9 @@ def read_images(path: Path, size: int) -> Tensor:
         DataDamaged: the file, or an image in it, cannot be read; says the row.
     """
     pixels, _ = cached(
-        path, f"side{size}", lambda: guarded(lambda: _decode(path, size), "cue_conflict", path, "cue-conflict images")
+        sha256_of(path),
+        f"side{size}",
+        lambda: guarded(lambda: _decode(path, size), "cue_conflict", path, "cue-conflict images"),
     )
     return torch.from_numpy(pixels)
 

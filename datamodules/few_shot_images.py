@@ -12,6 +12,7 @@ from torch import Tensor
 
 from datamodules.cifar10_images import Arrays, cached, guarded
 from datamodules.episode_sampling import Pool
+from datamodules.files import sha256_of
 
 #: per-channel mean and standard deviation of ImageNet's images, as commonly used
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -52,7 +53,9 @@ def parquet_images(path: Path, dataset: str, size: int, role: str = "images") ->
             start += len(batch)
         return images, labels
 
-    images, labels = cached(path, f"{size}-{RESIZER}", lambda: guarded(read, dataset, path, "images in parquet", role))
+    images, labels = cached(
+        sha256_of(path), f"{size}-{RESIZER}", lambda: guarded(read, dataset, path, "images in parquet", role)
+    )
     return torch.from_numpy(images), torch.from_numpy(labels)
 
 

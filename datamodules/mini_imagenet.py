@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,13 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.cifar10_images import DECODER
-from datamodules.crowd_data import hash_tensors
+from datamodules.cifar10_images import DECODER, Arrays, cached
 from datamodules.digits_episodes import SIMULATED_NOTE
 from datamodules.episodes import EpisodicData, EpisodicDataModule
 from datamodules.few_shot_images import IMAGENET_MEAN, IMAGENET_STD, RESIZER, decoded, fixed_split, pool_of
 from datamodules.few_shot_regimes import SIMULATED
-from datamodules.files import DataDamaged, DataNotFound, data_root
+from datamodules.files import DataDamaged, DataNotFound, data_root, sha256_of
 from datamodules.names import unknown_name
 
 Split = Literal["paper", "ravi"]
@@ -71,34 +71,32 @@ class MiniImageNet(EpisodicDataModule):
         self.size = size
 
     def load(self) -> EpisodicData:
-        """Reads all images; they are decoded each time.
+        """Reads all images (decoded once, then cached).
 
         Raises:
             DataNotFound: a part is not there; says where it was looked for.
             DataDamaged: a part cannot be read, or has another number of classes than the split.
         """
         read = [_read_part(path, self.size) for path in part_paths(self.root)]
-        names = sorted({name for _, labels in read for name in labels})
-        places = {name: place for place, name in enumerate(names)}
-        images = torch.cat([found for found, _ in read])
-        classes = torch.tensor([places[name] for _, labels in read for name in labels])
+        names, places = np.unique(np.concatenate([labels for _, labels in read]), return_inverse=True)
+        images, classes = torch.cat([found for found, _ in read]), torch.from_numpy(places)
         parts = self._parts(classes, [len(labels) for _, labels in read])
         train, val, test = (pool_of(images, classes, part) for part in parts)
         return EpisodicData(
             train,
             val,
             test,
-            class_names=tuple(names),
+            class_names=tuple(names.tolist()),
             notes=(SIMULATED_NOTE,),
             mean=IMAGENET_MEAN,
             std=IMAGENET_STD,
         )
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the decoded images and classes, the decoder and the split."""
-        pools = (self.data.train, self.data.val, self.data.test)
-        arrays = hash_tensors(*(tensor for pool in pools for tensor in (pool.x, pool.classes)))
-        return hashlib.sha256(f"{arrays};decoder {DECODER}.{RESIZER};split {self.split}".encode()).hexdigest()
+        """SHA-256 (hex) of the files' digests, the decoder, the split and the size. Decodes no image."""
+        files = "+".join(part_digest(path) for path in part_paths(self.root))
+        text = f"{files};decoder {DECODER}.{RESIZER};split {self.split};size {self.size}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     # --- within -------------------------------------------------------------------------------
 
@@ -144,8 +142,33 @@ def part_paths(root: str | Path | None) -> list[Path]:
     return found
 
 
-def _read_part(path: Path, size: int) -> tuple[Tensor, list[str]]:
-    """Images ``[N, 3, size, size]`` uint8 and the names of their classes."""
+def part_digest(path: Path) -> str:
+    """SHA-256 (hex) of a parquet file, or of the names and bytes of a folder's images.
+
+    A folder is read once per process for the same class folders and times of their change: a table asks for each of
+    its cells.
+    """
+    if path.is_file():
+        return sha256_of(path)
+    return _folder_digest(path, tuple((at.name, at.stat().st_mtime_ns) for at in sorted(path.iterdir())))
+
+
+@lru_cache(maxsize=8)
+def _folder_digest(path: Path, state: tuple[tuple[str, int], ...]) -> str:
+    total = hashlib.sha256()
+    for file in _image_files(path):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        total.update(f"{file.parent.name}/{file.name} {content}\n".encode())
+    return total.hexdigest()
+
+
+def _read_part(path: Path, size: int) -> tuple[Tensor, np.ndarray]:
+    """Images ``[N, 3, size, size]`` uint8 and the names ``[N]`` of their classes."""
+    images, labels = cached(part_digest(path), f"mini{size}-{RESIZER}", lambda: _decode_part(path, size))
+    return torch.from_numpy(images), labels
+
+
+def _decode_part(path: Path, size: int) -> Arrays:
     try:
         coded, labels = _from_folder(path) if path.is_dir() else _from_parquet(path)
         images = np.empty((len(coded), 3, size, size), dtype=np.uint8)
@@ -155,12 +178,16 @@ def _read_part(path: Path, size: int) -> tuple[Tensor, list[str]]:
         raise DataDamaged(
             f"{path} cannot be read as images and classes ({type(error).__name__}: {error}). Remedy: copy it again"
         ) from None
-    return torch.from_numpy(images), labels
+    return images, np.array(labels, dtype=np.str_)
 
 
 def _from_folder(path: Path) -> tuple[Sequence[Path | bytes], list[str]]:
-    files = [file for file in sorted(path.glob("*/*")) if file.suffix.lower() in _ENDINGS]
+    files = _image_files(path)
     return files, [file.parent.name for file in files]
+
+
+def _image_files(path: Path) -> list[Path]:
+    return [file for file in sorted(path.glob("*/*")) if file.suffix.lower() in _ENDINGS]
 
 
 def _from_parquet(path: Path) -> tuple[Sequence[Path | bytes], list[str]]:

@@ -104,7 +104,7 @@ class Omniglot(EpisodicDataModule):
             return read_archive(path, self.size, self.characters[number], self.drawings)
 
         key = f"omniglot-{self.size}-{RESIZER}"
-        images, labels = cached(path, key, lambda: guarded(read, self.name, path, "an archive of Omniglot"))
+        images, labels = cached(sha256_of(path), key, lambda: guarded(read, self.name, path, "an archive of Omniglot"))
         offset = self.characters[0] if number else 0
         return torch.from_numpy(images), torch.from_numpy(labels) + offset
 

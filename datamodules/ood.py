@@ -66,7 +66,9 @@ def load_ood_images(name: str, root: str | Path | None = None) -> Tensor:
             )
         return images, labels
 
-    images, labels = cached(path, f"ood-{found.option}", lambda: guarded(read, name, path, f"{ood.title} images"))
+    images, labels = cached(
+        sha256_of(path), f"ood-{found.option}", lambda: guarded(read, name, path, f"{ood.title} images")
+    )
     chosen = torch.from_numpy(images)
     return chosen[without_overlap(path, torch.from_numpy(labels), root)] if name == "tiny_imagenet" else chosen
 

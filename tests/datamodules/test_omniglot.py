@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from datamodules import mini_imagenet
 from datamodules.catalogue import DATA
 from datamodules.cifar10h_fewshot import Cifar10HFewShot
 from datamodules.files import DataDamaged, DataNotFound, verify
@@ -164,14 +165,21 @@ def test_tiny_imagenet_is_split_as_its_column_says(tmp_path: Path, monkeypatch: 
         TwinTiny("hammer-spammer", root=tmp_path).setup()
 
 
-@pytest.mark.parametrize(("split", "sizes"), [("paper", [7, 4, 4]), ("ravi", [6, 5, 4])])
-def test_mini_imagenet_is_read_from_folders(tmp_path: Path, split: Any, sizes: list[int]) -> None:
+def _mini(root: Path) -> None:
     for part, classes in (("train", range(6)), ("val", range(6, 11)), ("test", range(11, 15))):
         for label in classes:
-            folder = tmp_path / "mini_imagenet" / part / f"n{label:08d}"
+            folder = root / "mini_imagenet" / part / f"n{label:08d}"
             folder.mkdir(parents=True)
             for image in range(3):
                 (folder / f"{image}.png").write_bytes(_coded(np.full((8, 8, 3), label, np.uint8)))
+
+
+@pytest.mark.parametrize(("split", "sizes"), [("paper", [7, 4, 4]), ("ravi", [6, 5, 4])])
+def test_mini_imagenet_is_read_from_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: Any, sizes: list[int]
+) -> None:
+    monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path / "cache"))
+    _mini(tmp_path)
     data = TwinMini("hammer-spammer", split=split, root=tmp_path, size=8).data
     parts = [pool.classes.unique() for pool in (data.train, data.val, data.test)]
     assert [len(part) for part in parts] == sizes and len(torch.cat(parts).unique()) == 15
@@ -179,6 +187,35 @@ def test_mini_imagenet_is_read_from_folders(tmp_path: Path, split: Any, sizes: l
     assert data.class_names[3] == "n00000003"
     with pytest.raises(DataDamaged, match="15"):
         MiniImageNet("hammer-spammer", split=split, root=tmp_path, size=8).setup()
+
+
+def test_planning_a_table_decodes_no_image_of_mini_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # its digest was that of the decoded images, and a table asks each of its 810 cells for it
+    monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path / "cache"))
+    _mini(tmp_path)
+    read: list[Path] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or whole(path))
+    monkeypatch.setattr(mini_imagenet, "decoded", lambda *_: pytest.fail("decoded"))
+
+    def digest(**arguments: Any) -> str:
+        return TwinMini("hammer-spammer", root=tmp_path, **arguments).digest()
+
+    first = digest(size=8)
+    assert digest(size=8) == first and len(read) == 45  # every file once
+    assert len({first, digest(size=9), digest(size=8, split="ravi")}) == 3
+    (tmp_path / "mini_imagenet" / "val" / "n00000007" / "3.png").write_bytes(_coded(np.zeros((8, 8, 3), np.uint8)))
+    assert digest(size=8) != first
+
+
+def test_images_of_mini_imagenet_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANNOBENCH_CACHE", str(tmp_path / "cache"))
+    _mini(tmp_path)
+    first = TwinMini("hammer-spammer", root=tmp_path, size=8).data
+    monkeypatch.setattr(mini_imagenet, "decoded", lambda *_: pytest.fail("decoded again"))
+    again = TwinMini("hammer-spammer", root=tmp_path, size=8).data
+    assert torch.equal(again.train.x, first.train.x) and again.class_names == first.class_names
+    assert torch.equal(again.test.classes, first.test.classes)
 
 
 def test_absent_mini_imagenet_names_its_stand_in(tmp_path: Path) -> None:
