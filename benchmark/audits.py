@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmark.registry import dataset_class
 from datamodules.audit import Audit, audit
 from datamodules.base import EpisodicDataModule
+from datamodules.episodes import CROWD
 
 
 class NothingToAudit(ValueError):
@@ -24,7 +25,8 @@ def audit_dataset(name: str, regime: str | None = None, root: Path | None = None
     """
     dataset = dataset_class(name)
     if issubclass(dataset, EpisodicDataModule):
-        raise NothingToAudit(f"{name} has few-shot tasks, whose annotators are drawn anew for each: nothing to audit")
+        real = "; audit the data set that its real annotations are of" if CROWD in dataset.regimes else ""
+        raise NothingToAudit(f"{name} has few-shot tasks, for each of which annotators are chosen or drawn anew{real}")
     chosen = regime or dataset.audit_regime or next(iter(dataset.regimes))
     annotations, truth = dataset(chosen, root=root).annotations_for_audit()
     return chosen, audit(annotations, truth, pooled="annotator_ids" not in dataset.provides)

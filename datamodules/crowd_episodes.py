@@ -75,5 +75,6 @@ class CrowdLabels:
         labels = in_episode(asked, episodes.class_ids)
         if self.outside == "left_out":
             return labels
-        guesses = torch.randint(episodes.class_ids.shape[1], labels.shape, generator=generator)
+        # for every place, so that fewer annotators are the first of more
+        guesses = torch.randint(episodes.class_ids.shape[1], rows.shape, generator=generator)[..., : labels.shape[-1]]
         return torch.where((asked >= 0) & (labels < 0), guesses, labels)

@@ -46,7 +46,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class EpisodicData:
-    """One loaded data set: the pools of its three disjoint sets of classes.
+    """One loaded data set: the pools of its source, validation and target classes.
+
+    No target class is a source or validation class. Validation classes are not source classes either, except in
+    LabelMe, which has too few: there they are the source classes, with other items.
 
     Attributes:
         train: source classes, with clean labels.

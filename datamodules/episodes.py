@@ -301,7 +301,7 @@ class EpisodicDataModule(L.LightningDataModule):
             raise ValueError(f"outside is {self.outside!r}; it must be 'left_out' or 'guessed'")
         if self.regime != CROWD and not self.spammer_shares:
             raise ValueError(f"{self.name}: spammer_shares is empty; name at least one share")
-        for share in (*self.spammer_shares, *self.shares_beyond):
+        for share in (*(self.spammer_shares or SPAMMER_SHARES), *self.shares_beyond):  # validation always has shares
             shares_with(self.expert_share, share, self.varied_kind)
 
     def _training_batch(self, epoch: int, number: int, size: int) -> dict[str, Any]:

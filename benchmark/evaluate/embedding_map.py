@@ -28,7 +28,7 @@ def measure(method: EpisodicModule, datamodule: EpisodicDataModule) -> Measured:
     from sklearn.manifold import TSNE
     from sklearn.metrics import silhouette_score
 
-    x, classes = _items(datamodule)
+    x, classes = items(datamodule)
     with torch.inference_mode(False), torch.no_grad():
         embedded = method.embed(x.unsqueeze(0).to(method.device))[0].cpu()
     array = embedded.double().numpy()
@@ -44,7 +44,7 @@ def measure(method: EpisodicModule, datamodule: EpisodicDataModule) -> Measured:
     )
 
 
-def _items(datamodule: EpisodicDataModule) -> tuple[Tensor, Tensor]:
+def items(datamodule: EpisodicDataModule) -> tuple[Tensor, Tensor]:
     """Normalised items ``[N, ...]`` of the first target classes and their class ids ``[N]``, in the pool's order."""
     pool = datamodule.data.test
     rows = [(pool.classes == number).nonzero().flatten()[:ITEMS] for number in pool.classes.unique()[:CLASSES]]

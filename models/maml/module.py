@@ -122,7 +122,8 @@ class Maml(EpisodicModule):
         self.network.use_support(len(x))
         learner = learn2learn().algorithms.MAML(self.network, lr=self.inner_lr, first_order=first_order).clone()
         for _ in range(self.inner_steps):
-            learner.adapt(soft_cross_entropy(learner(x), targets))
+            # without allow_nograd, learn2learn prints a failure (out of memory, say) and fails later for another reason
+            learner.adapt(soft_cross_entropy(learner(x), targets), allow_nograd=True)
         return learner
 
     def query_logits(self, learner: Any, support_x: Tensor, x: Tensor) -> Tensor:

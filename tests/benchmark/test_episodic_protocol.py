@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmark.evaluate import evaluate
+from benchmark.evaluate import embedding_map, evaluate
 from benchmark.evaluate.episodic import accuracies
 from benchmark.resolve import resolve
 from benchmark.run import run_cell
@@ -109,6 +109,19 @@ def test_seconds_are_of_every_adaptation_and_of_nothing_else() -> None:
     assert all(seconds is not None and 0 < seconds < 60 for seconds in measured.metrics.values())
 
 
+def silhouette(embedded: Tensor, classes: Tensor) -> float:
+    """Mean of ``(b - a) / max(a, b)``: mean squared distance to one's own class, and to the nearest other one."""
+    distances = torch.cdist(embedded, embedded) ** 2
+    widths = []
+    for row, own in zip(distances, classes, strict=True):
+        means = {int(k): float(row[classes == k].sum()) for k in classes.unique()}
+        counts = {k: int((classes == k).sum()) for k in means}
+        a = means[int(own)] / (counts[int(own)] - 1)
+        b = min(means[k] / counts[k] for k in means if k != int(own))
+        widths.append((b - a) / max(a, b))
+    return sum(widths) / len(widths)
+
+
 def test_an_embedding_map_has_a_place_for_each_item_and_knows_which_classes_lie_apart() -> None:
     data = DigitsEpisodes("hammer-spammer", **SMALL)
     data.setup()
@@ -117,8 +130,10 @@ def test_an_embedding_map_has_a_place_for_each_item_and_knows_which_classes_lie_
     lengths = {len(measured.arrays[name]) for name in ("map_x", "map_y", "map_class")}
     n_classes = min(10, len(data.data.test.classes.unique()))
     assert lengths == {20 * n_classes} and len(set(measured.arrays["map_class"])) == n_classes
-    width = measured.metrics["silhouette"]
-    assert width is not None and -1 <= width <= 1
+    width, (x, classes) = measured.metrics["silhouette"], embedding_map.items(data)
+    embedded = method.embed(x.unsqueeze(0))[0].detach().double()
+    assert width == pytest.approx(silhouette(embedded, classes))
+    assert width > silhouette(embedded, classes[torch.randperm(len(classes))]) + 0.1
     assert evaluate(Oracle(data.info), data, ("embedding_map",)).metrics == {}
 
 

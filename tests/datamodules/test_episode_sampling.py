@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -129,10 +131,12 @@ def _crowd(n_items: int = 60, n_annotators: int = 8) -> Annotations:
     return Annotations.from_dense(dense.masked_fill(torch.rand(dense.shape, generator=_seeded(1)) > busy, -1), 4)
 
 
-def test_fewer_real_annotators_are_the_first_of_more() -> None:
+@pytest.mark.parametrize("outside", ["left_out", "guessed"])
+def test_fewer_real_annotators_are_the_first_of_more(outside: Any) -> None:
+    # guesses were drawn for as many annotators as were asked, so they changed with their number
     noted = _crowd()
     for pooled in (False, True):
-        crowd = CrowdLabels.of(noted, pooled)
+        crowd = CrowdLabels.of(noted, pooled, outside)
         order = crowd.order(5, _seeded(2))
         index = PoolIndex.of(torch.arange(60) % 4)
         made = sample_episodes(index, 5, 3, 2, 3, _seeded(3), preferred=crowd.preferred(order, 3))

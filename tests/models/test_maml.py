@@ -141,6 +141,16 @@ def test_validation_runs_in_inference_mode() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_a_failing_gradient_is_not_told_as_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    # learn2learn printed the failure and went on, to fail for want of a variable
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr("learn2learn.algorithms.maml.grad", out_of_memory)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        linear().training_step(episodes(), 0)
+
+
 def test_the_papers_two_rows_select_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     # by vote fractions, an early epoch was chosen where the other two went on rising
     batch = episodes()
