@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ANNOBENCH := $(BIN)/annobench
 RUN_OPTIONS := $(if $(PROFILE),--profile $(PROFILE)) $(if $(SEEDS),--seeds $(SEEDS)) \
-	$(if $(JOBS),--jobs $(JOBS)) $(if $(RESULTS),--results $(RESULTS))
+	$(if $(JOBS),--jobs $(JOBS)) $(if $(RESULTS),--results '$(RESULTS)')
 
 .PHONY: help setup lint format test demo check perf clean
 

@@ -169,15 +169,15 @@ def _add_check(commands: _Commands[argparse.ArgumentParser]) -> None:
 def _add_claims(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("claims", help="what each paper asserts and whether it shows here")
     parser.add_argument("paper", nargs="?", metavar="PAPER", help="e.g. lmnl; default: all")
-    _add_profile(parser)
+    _add_profile(parser, "every profile that the results folder has cells of")
     _add_results(parser)
     _add_json(parser)
     parser.add_argument("--publish", type=Path, metavar="DIR", help="also write claims.md and claims.json under DIR")
     parser.set_defaults(call="claims")
 
 
-def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", choices=PROFILES, help="default: paper with a GPU, else demo")
+def _add_profile(parser: argparse.ArgumentParser, default: str = "paper with a GPU, else demo") -> None:
+    parser.add_argument("--profile", choices=PROFILES, help=f"default: {default}")
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:

@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,8 +70,8 @@ def _run_and_write(spec: TableSpec, profile: str, store: Store, options: argpars
         spec, profile, store, options, seeds=options.seeds, methods=options.methods, columns=options.columns
     )
     beside = _beside(spec, profile, store, outcomes, options.seeds)
-    _write_and_print(spec, profile, [*outcomes, *beside], options)
-    return _tell_incomplete(outcomes, options)
+    failed = _write_and_print(spec, profile, [*outcomes, *beside], options)
+    return _tell_incomplete(outcomes, options) and not failed
 
 
 def table(options: argparse.Namespace) -> int:
@@ -172,11 +173,18 @@ def check(options: argparse.Namespace) -> int:
         names = list(registry.tables())
     if not names:
         raise SpecError(f"{folder} holds no numbers for profile {options.profile!r}; name tables and add --update")
-    with tempfile.TemporaryDirectory(prefix="annobench-check-") as temporary:
-        store = Store(options.results or Path(temporary))
-        moved = [line for name in names for line in _check_table(name, folder, store, options)]
+    kept = options.results or Path(tempfile.mkdtemp(prefix="annobench-check-"))
+    try:
+        moved = [line for name in names for line in _check_table(name, folder, Store(kept), options)]
+    except BaseException:
+        say(f"what was measured is kept; add --results {shlex.quote(str(kept))} to go on from there")
+        raise
     for line in moved:
         print(line)
+    if moved and options.results is None:
+        say(f"cells and tracebacks are kept in {kept}")
+    elif options.results is None:
+        shutil.rmtree(kept, ignore_errors=True)
     if not moved:
         said = "written" if options.update else "measured again; every committed number holds"
         print(f"{len(names)} table(s) of profile {options.profile} {said}")
@@ -186,6 +194,7 @@ def check(options: argparse.Namespace) -> int:
 def claims(options: argparse.Namespace) -> int:
     """``annobench claims``: verdicts from the store, running nothing."""
     from benchmark.claims import described, evaluate_claims, to_json, to_markdown, write_claims
+    from datamodules.files import DataError
 
     papers = {name.split("/")[0] for name in registry.tables()}
     if options.paper is not None and options.paper not in papers:
@@ -194,12 +203,20 @@ def claims(options: argparse.Namespace) -> int:
     store = Store(options.results)
     verdicts, measured = [], []
     for spec in map(registry.table_spec, names):
-        for profile in _measured_profiles(spec, store, options.profile) if spec.claims else {}:
-            outcomes = _survey(spec, profile, store)
-            found = evaluate_claims(spec, profile, outcomes, _pairs(spec, outcomes, store, compute=False))
-            verdicts += found
-            # "nothing was run" must not take the place of what was published
-            measured += found if any(at.status == DONE for at in outcomes) else []
+        for profile in spec.profiles if spec.claims else {}:
+            if options.profile not in (None, profile):
+                continue
+            try:
+                outcomes = _survey(spec, profile, store)
+            except DataError as error:
+                say(f"{spec.table}, profile {profile}: left out; {error}")
+                continue
+            was_run = _was_run(profile, outcomes)
+            if was_run or options.profile is not None:
+                found = evaluate_claims(spec, profile, outcomes, _pairs(spec, outcomes, store, compute=False))
+                verdicts += found
+                # "nothing was run" must not take the place of what was published
+                measured += found if was_run else []
     if options.publish:
         write_claims(measured, options.publish, described(map(registry.table_spec, registry.tables())))
     if options.json:
@@ -209,20 +226,9 @@ def claims(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measured_profiles(spec: TableSpec, store: Store, named: str | None) -> list[str]:
-    """The profile ``named`` if the table has it, else those of which ``store`` holds at least one cell."""
-    from datamodules.files import DataNotFound
-
-    if named is not None:
-        return [named] if named in spec.profiles else []
-    found: list[str] = []
-    for profile in spec.profiles:
-        try:
-            if any(at.status == DONE for at in _survey(spec, profile, store)):
-                found.append(profile)
-        except DataNotFound as error:
-            say(f"{spec.table}, profile {profile}: left out; {error}")
-    return found
+def _was_run(profile: str, outcomes: Iterable[Outcome]) -> bool:
+    """Whether a cell was measured under ``profile``: cells that two profiles share do not make the other one run."""
+    return any(at.result is not None and at.result.provenance.get("profile") == profile for at in outcomes)
 
 
 # --- within -----------------------------------------------------------------------------------------
@@ -280,13 +286,16 @@ def _report(spec: TableSpec, profile: str, outcomes: Sequence[Outcome], pairs: S
     return build_report(spec.under(profile), profile, outcomes, notes, printed=spec.columns)
 
 
-def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> None:
+def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], options: argparse.Namespace) -> list[str]:
+    """Writes the page of a table, and its figure; returns a line for each probe of two models that failed."""
     from benchmark.report import render, write_report
     from benchmark.report.cells import write_cells
 
     store = Store(options.results)
+    failed: list[str] = []
     # probing takes minutes: where no verdict on the page needs it, the page is written first
-    known = _pairs(spec, outcomes, store, compute=spec.profile(profile).is_papers_data)
+    needed = spec.profile(profile).is_papers_data
+    known = _pairs(spec, outcomes, store, compute=needed, failed=failed)
     report = _report(spec, profile, outcomes, known)
     written = write_report(report, options.results / "tables" / profile)
     if options.publish:
@@ -294,21 +303,33 @@ def _write_and_print(spec: TableSpec, profile: str, outcomes: list[Outcome], opt
     if spec.kind == "figure":
         from benchmark.report.figures import write_figure
 
-        shown, pairs = spec.under(profile), _pairs(spec, outcomes, store, compute=True)
+        pairs = known if needed else _pairs(spec, outcomes, store, compute=True, failed=failed)
         for folder in [options.results / "tables" / profile] + ([options.publish] if options.publish else []):
-            written += write_figure(shown, profile, outcomes, folder, pairs)
+            written += write_figure(spec.under(profile), profile, outcomes, folder, pairs)
     _show(render(report, "md"))
     for path in written:
         say(f"wrote {path}")
+    for line in failed:
+        say(line)
+    return failed
 
 
-def _pairs(spec: TableSpec, outcomes: Sequence[Outcome], store: Store, *, compute: bool) -> list[dict[str, Any]]:
-    """What the probes say of pairs of trained models; computed once, if asked to, and kept in the store."""
+def _pairs(
+    spec: TableSpec, outcomes: Sequence[Outcome], store: Store, *, compute: bool, failed: list[str] | None = None
+) -> list[dict[str, Any]]:
+    """What the probes say of pairs of trained models; computed once, if asked to, and kept in the store.
+
+    A line for each that failed is added to ``failed``.
+    """
     if spec.figure is None or spec.figure.form != "pairs":
         return []
     from benchmark.pairs import probe_pairs
 
-    return probe_pairs(spec, outcomes, store, on_progress=lambda text: say(f"{spec.table}: {text}"), compute=compute)
+    def tell(text: str) -> None:
+        say(f"{spec.table}: {text}")
+
+    lost: list[str] = [] if failed is None else failed
+    return probe_pairs(spec, outcomes, store, on_progress=tell, on_failure=lost.append, compute=compute)
 
 
 def _tell_incomplete(outcomes: Sequence[Outcome], options: argparse.Namespace) -> bool:

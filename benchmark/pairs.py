@@ -112,6 +112,7 @@ def probe_pairs(
     store: Store,
     root: Path | None = None,
     on_progress: OnProgress = lambda text: None,
+    on_failure: OnProgress = lambda text: None,
     *,
     compute: bool = True,
 ) -> list[dict[str, Any]]:
@@ -126,6 +127,7 @@ def probe_pairs(
         store: where results and weights lie, and where values are kept.
         root: folder with the data; default as for the data module.
         on_progress: called with one line before each value that has to be computed.
+        on_failure: called with one line for each that could not be, though both its cells are done.
         compute: False: only what is in the store, as for printing a table.
 
     Returns:
@@ -145,7 +147,17 @@ def probe_pairs(
     asked = [(pair, name) for pair in pairs for name in spec.figure.y]
     with _threads_kept():
         return [
-            _as_row(pair, _answer(name, pair, store, shelf, partial(_tell, on_progress, place, len(asked), pair, name)))
+            _as_row(
+                pair,
+                _answer(
+                    name,
+                    pair,
+                    store,
+                    shelf,
+                    partial(_tell, on_progress, place, len(asked), pair, name),
+                    partial(_tell_failure, on_failure, pair, name),
+                ),
+            )
             for place, (pair, name) in enumerate(asked, start=1)
         ]
 
@@ -155,7 +167,14 @@ def _tell(on_progress: OnProgress, place: int, total: int, pair: Pair, name: str
     on_progress(f"probe {place} of {total}: {name} of {pair.label!r} in column {pair.column!r}, {seeds}")
 
 
-def _answer(name: str, pair: Pair, store: Store, shelf: _Shelf | None, tell: Callable[[], None]) -> PairRecord:
+def _tell_failure(on_failure: OnProgress, pair: Pair, name: str, reason: str) -> None:
+    seeds = f"seeds {pair.first.cell.seed} and {pair.second.cell.seed}"
+    on_failure(f"failed: {name} of {pair.label!r} in column {pair.column!r}, {seeds}: {reason}")
+
+
+def _answer(
+    name: str, pair: Pair, store: Store, shelf: _Shelf | None, tell: Callable[[], None], fail: OnProgress
+) -> PairRecord:
     asked = PairRecord(
         probe=name,
         version=PROBE_VERSIONS.get(name, "1"),
@@ -177,6 +196,7 @@ def _answer(name: str, pair: Pair, store: Store, shelf: _Shelf | None, tell: Cal
         answer = _computed(asked, pair, shelf)
     except Exception as error:  # one pair's trouble must not cost the others; it is tried again by the next run
         store.log("pair", probe=name, first=asked.first, second=asked.second, error=one_line(error))
+        fail(one_line(error))
         return asked.model_copy(update={"reason": one_line(error)})
     text = answer.model_dump_json(indent=1)
     store.save_pair(asked.address(), text)

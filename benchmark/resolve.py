@@ -133,8 +133,7 @@ def resolve_encoder(encoder: dict[str, Any]) -> tuple[dict[str, Any], Form, dict
 
     Raises:
         SpecError: without a name, for one that does not exist, for an unknown form, or for an argument that it does
-            not take.
-        FileNotFoundError: its weights are not at the path given.
+            not take, or that names weights which are not there.
     """
     if not encoder:
         return {}, "flat", {}
@@ -146,7 +145,7 @@ def resolve_encoder(encoder: dict[str, Any]) -> tuple[dict[str, Any], Form, dict
         raise SpecError(unknown_name("form", str(form), FORMS, where=f"encoder {name!r}"))
     try:
         arguments, identity = encoder_arguments(name, given), encoder_identity(name, given)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise SpecError(str(error)) from error
     # only where it is another one, so that cells with flat features keep their address
     return arguments, form, identity if form == "flat" else {**identity, "form": form}

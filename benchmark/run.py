@@ -141,8 +141,6 @@ def train(
     method: Method, datamodule: DataModule, args: TrainArgs, on_epoch: OnEpoch
 ) -> tuple[dict[str, list[float | None]], BestByVotes | None]:
     """Fits ``method`` in place and loads the selected weights; returns the curves and, if asked for, the best epoch."""
-    if isinstance(method, EpisodicModule) and not method.needs_training:
-        return {}, None
     if isinstance(method, CrowdModule) and isinstance(datamodule, CrowdDataModule):
         datamodule.request(method.train_views(), method.unlabeled_views())
     curves = CurveRecorder(on_epoch)
@@ -153,7 +151,8 @@ def train(
     }.get(args.selection, lambda: None)()
     trainer = L.Trainer(
         max_epochs=args.max_epochs,
-        accelerator="auto",
+        # not "auto": that takes Apple's GPU, which has no float64, and the metrics are in float64
+        accelerator="cuda" if torch.cuda.is_available() else "cpu",
         devices=1,
         precision=args.precision,
         gradient_clip_val=args.gradient_clip_val,
@@ -165,6 +164,9 @@ def train(
         enable_model_summary=False,
         num_sanity_val_steps=0,
     )
+    if isinstance(method, EpisodicModule) and not method.needs_training:
+        method.to(trainer.strategy.root_device)  # where the others are tested, and as deterministically
+        return {}, None
     with warnings.catch_warnings():
         # Lightning advises more loader workers and logging; the loader here needs none
         warnings.filterwarnings("ignore", module="lightning")

@@ -68,8 +68,11 @@ class Store:
     def load(self, cell: Cell, digest: str, warn: Callable[[str], None] = lambda _: None) -> Result | None:
         """The result of ``cell``, or None if there is none.
 
-        A record that cannot be read is moved to ``quarantine/`` and said through ``warn``: the cell counts
+        A record that holds no result is moved to ``quarantine/`` and said through ``warn``: the cell counts
         as missing, and the others are not touched.
+
+        Raises:
+            StoreError: the system does not let it be read; nothing is moved.
         """
         folder = self.folder(cell, digest)
         path = folder / "result.json"
@@ -79,10 +82,18 @@ class Store:
                 raise ValueError(f"it says digest {result.digest}")
             return result
         except FileNotFoundError:
-            if folder.exists():
-                self._quarantine(folder, "result.json is missing", warn)
+            if not folder.exists():
+                return None
+            if path.exists():  # a worker moved it into place in this very moment
+                return self.load(cell, digest, warn)
+            self._quarantine(folder, "result.json is missing", warn)
             return None
-        except (ValidationError, ValueError, OSError) as error:
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be read ({error.strerror or error}); give the right to read it, or name another "
+                "results folder (--results)"
+            ) from error
+        except (ValidationError, ValueError) as error:
             self._quarantine(folder, str(error).splitlines()[0], warn)
             return None
 

@@ -84,7 +84,7 @@ def write_claims(verdicts: Sequence[Verdict], folder: Path, known: Known | None 
             kept.
 
     Raises:
-        ValueError: if ``claims.json`` there cannot be read.
+        PublishError: if ``claims.json`` there cannot be read.
     """
     verdicts = list(verdicts)
     if known is not None:
@@ -98,6 +98,10 @@ def write_claims(verdicts: Sequence[Verdict], folder: Path, known: Known | None 
     ]
 
 
+class PublishError(ValueError):
+    """What was published before cannot be read; the message names the file and says what to do."""
+
+
 def _kept(fresh: Sequence[Verdict], path: Path, known: Known) -> list[Verdict]:
     """The verdicts in ``path`` of claims that are ``known``, of a table and profile of which ``fresh`` has none."""
     if not path.is_file():
@@ -105,7 +109,7 @@ def _kept(fresh: Sequence[Verdict], path: Path, known: Known) -> list[Verdict]:
     try:
         published = [Verdict(**record) for record in json.loads(path.read_text())]
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read as verdicts ({error}): remove it, or publish elsewhere") from error
+        raise PublishError(f"{path} cannot be read as verdicts ({error}): remove it, or publish elsewhere") from error
     now = {(verdict.table, verdict.profile) for verdict in fresh}
     return [
         verdict

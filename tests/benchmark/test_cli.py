@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -346,11 +348,74 @@ def test_claims_of_a_profile_that_a_table_lacks_leave_that_table_out(
 ) -> None:
     # one plugin's table with a demo profile alone broke `annobench claims --profile cpu` for all papers
     path = plugin / "bench_tables" / "tiny" / "table1.yaml"
-    test = {"kind": "value", "metric": "test_accuracy", "row": "linear", "columns": ["noisy"], "above": 0.1}
-    document = {**json.loads(path.read_text()), "claims": [{"id": "it", "says": "it", "source": "x", "test": test}]}
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(_tiny_claim(json.loads(path.read_text()))))
     assert cli.main(["claims", "tiny", "--profile", "cpu"]) == 0
     assert "No table here lists a claim" in capsys.readouterr().out
+
+
+def _tiny_claim(document: dict[str, Any]) -> dict[str, Any]:
+    test = {"kind": "value", "metric": "test_accuracy", "row": "linear", "columns": ["noisy"], "above": 0.1}
+    return {**document, "claims": [{"id": "it", "says": "it", "source": "x", "test": test}]}
+
+
+def test_a_cell_that_two_profiles_share_makes_no_verdict_of_the_other(
+    tiny_table: str, capsys: pytest.CaptureFixture[str], plugin: Path
+) -> None:
+    # cells of the cpu profile whose settings are the paper's were published as verdicts of the published protocol
+    path = plugin / "bench_tables" / "tiny" / "table1.yaml"
+    document = _tiny_claim(json.loads(path.read_text()))
+    document["profiles"]["cpu"] = {**document["profiles"]["demo"], "takes": "not measured yet"}
+    path.write_text(json.dumps(document))
+    assert cli.main(["run", tiny_table, "--profile", "demo", "--executor", "inline"]) == 0
+    capsys.readouterr()
+    assert cli.main(["claims", "tiny", "--json", "--publish", "published"]) == 0
+    for text in (capsys.readouterr().out, Path("published/claims.json").read_text()):
+        assert [verdict["profile"] for verdict in json.loads(text)] == ["demo"]
+
+
+def test_claims_leave_out_a_table_whose_data_is_absent(
+    tiny_table: str, capsys: pytest.CaptureFixture[str], plugin: Path
+) -> None:
+    # `annobench claims --profile paper` always ended at STREET, and no other paper's verdict was printed
+    tables = plugin / "bench_tables" / "tiny"
+    document = _tiny_claim(json.loads((tables / "table1.yaml").read_text()))
+    (tables / "table1.yaml").write_text(json.dumps(document))
+    absent = {**document, "table": "tiny/absent"}
+    absent["profiles"] = {"demo": {**document["profiles"]["demo"], "dataset": "absent"}}
+    (tables / "absent.yaml").write_text(json.dumps(absent))
+    registry.tables.cache_clear()
+    assert cli.main(["claims", "tiny", "--profile", "demo", "--json"]) == 0
+    said = capsys.readouterr()
+    assert [verdict["table"] for verdict in json.loads(said.out)] == ["tiny/table1"]
+    assert "tiny/absent, profile demo: left out; absent: no images found" in said.err
+
+
+def test_a_gate_that_does_not_hold_keeps_what_it_measured(
+    plugin: Path, tiny_table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the folder with the tracebacks had gone by the time that the failure was printed
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    boards = str(tmp_path / "boards")
+    words = ["check", tiny_table, "--leaderboards", boards, "--executor", "inline", "--update"]
+    assert cli.main(words) == 0 and list(tmp_path.glob("annobench-check-*")) == []
+    broken = ["check", "tiny/broken", "--leaderboards", boards, "--executor", "inline", "--update"]
+    assert cli.main(broken) == 1
+    (kept,) = tmp_path.glob("annobench-check-*")
+    assert f"tracebacks are kept in {kept}" in capsys.readouterr().err
+    assert list((kept / "failures").iterdir()) != []
+
+
+def test_absent_weights_of_an_encoder_are_no_fault_in_annobench(
+    tiny_table: str, plugin: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = plugin / "bench_tables" / "tiny" / "table1.yaml"
+    document = json.loads(path.read_text())
+    document["profiles"]["demo"]["encoder"] = {"name": "resnet18", "pretrained": "/nowhere/weights.pt"}
+    path.write_text(json.dumps(document))
+    assert cli.main(["run", tiny_table, "--profile", "demo"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("annobench: error: ") and "/nowhere/weights.pt" in said
 
 
 def test_a_data_set_that_cannot_be_audited_costs_a_note_and_not_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,11 @@ def test_what_is_not_there_has_a_reason_that_is_not_kept(tmp_path: Path, names: 
     without.unlink()
     outcomes[2] = replace(outcomes[2], status=FAILED, result=None, reason="RuntimeError: the oven is cold")
     outcomes[3] = replace(outcomes[3], status=MISSING, result=None)
-    found = {(at["first_seed"], at["second_seed"]): at for at in probe_pairs(spec, outcomes, store)}
+    told: list[str] = []
+    records = probe_pairs(spec, outcomes, store, on_failure=told.append)
+    found = {(at["first_seed"], at["second_seed"]): at for at in records}
+    # what is not done has been told by the run; a lost file has not
+    assert len(told) == 1 and "column 'noisy', seeds 0 and 1: FileNotFoundError: no weights of small" in told[0]
     assert all(record["value"] is None for record in found.values())
     assert f"no weights of small on voted/noisy, seed 0 at {without}" in found[0, 1]["reason"]
     assert "remove that folder and run the cell again" in found[0, 1]["reason"]

@@ -57,6 +57,39 @@ def test_one_damaged_record_is_set_aside_and_the_others_stay(tmp_path: Path, dam
     assert store.load(CELL, "abc") is not None
 
 
+def test_a_result_that_appears_while_it_is_looked_for_is_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `status` in the moment in which a worker moved its folder into place took the new result for half of one
+    store, whole, late = Store(tmp_path), Path.read_text, []
+
+    def read(path: Path, **arguments: str) -> str:
+        if not late:
+            late.append(path)
+            store.save(result())
+            raise FileNotFoundError(path)
+        return whole(path, **arguments)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert store.load(CELL, "abc") is not None
+    assert not (tmp_path / "quarantine").exists()
+
+
+def test_a_record_that_may_not_be_read_is_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # too many open files, a wrong owner: what is wrong is not the record
+    store = Store(tmp_path)
+    store.save(result())
+    with monkeypatch.context() as patch:
+
+        def refused(path: Path, **_: str) -> str:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        patch.setattr(Path, "read_text", refused)
+        with pytest.raises(StoreError, match=r"result.json cannot be read \(Permission denied\)"):
+            store.load(CELL, "abc")
+    assert store.load(CELL, "abc") is not None
+
+
 def test_a_failure_is_never_a_result_and_success_removes_it(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save_failure(CELL, "abc", "RuntimeError: cold", "Traceback ...")
