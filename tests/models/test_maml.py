@@ -132,6 +132,24 @@ def test_without_any_label_the_initial_weights_answer() -> None:
 # --- what else is promised ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("adaptation", Maml.adaptations)
+def test_neither_other_tasks_nor_the_order_of_annotators_and_items_matter(adaptation: str) -> None:
+    # the contract asks this of adaptations that are not 'randomised', of which MAML has none: its classes have rows
+    torch.manual_seed(0)
+    method, batch = Maml(IMAGES, backbone="conv4_narrow", inner_lr=0.05), episodes((1, 8, 8))
+    batch["support_labels"][:, 0, 1] = 2  # the annotators differ
+    batch["support_labels"][1, 3] = -1
+    together = method.answer(batch, adaptation)
+    for t in range(2):
+        alone = method.answer({name: value[t : t + 1] for name, value in batch.items()}, adaptation)
+        torch.testing.assert_close(alone[0], together[t])
+    x, labels = batch["support_x"], batch["support_labels"]
+    turned = method.answer({**batch, "support_labels": labels.flip(2)}, adaptation)
+    torch.testing.assert_close(turned, together)
+    turned = method.answer({**batch, "support_x": x.flip(1), "support_labels": labels.flip(1)}, adaptation)
+    torch.testing.assert_close(turned, together, atol=1e-4, rtol=1e-4)
+
+
 def test_validation_runs_in_inference_mode() -> None:
     torch.manual_seed(0)
     method, batch = Maml(IMAGES, backbone="conv4_narrow").eval(), episodes((1, 8, 8))
