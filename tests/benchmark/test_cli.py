@@ -390,6 +390,14 @@ def test_claims_leave_out_a_table_whose_data_is_absent(
     assert "tiny/absent, profile demo: left out; absent: no images found" in said.err
 
 
+def test_the_gate_finds_the_committed_numbers_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["check", "--profile", "paper"]) == 2
+    assert f"{HERE}/leaderboards holds no numbers for profile 'paper'" in capsys.readouterr().err
+
+
 def test_a_gate_that_does_not_hold_keeps_what_it_measured(
     plugin: Path, tiny_table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
