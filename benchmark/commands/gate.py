@@ -34,18 +34,27 @@ def check(options: argparse.Namespace) -> int:
     try:
         moved = [line for name in names for line in _check_table(name, folder, Store(kept), options)]
     except BaseException:
-        say(f"what was measured is kept; add --results {shlex.quote(str(kept))} to go on from there")
+        if options.results is None:
+            _tell_kept(kept, f"what was measured is kept; add --results {shlex.quote(str(kept))} to go on from there")
         raise
     for line in moved:
         print(line)
     if moved and options.results is None:
-        say(f"cells and tracebacks are kept in {kept}")
+        _tell_kept(kept, f"cells and tracebacks are kept in {kept}")
     elif options.results is None:
         shutil.rmtree(kept, ignore_errors=True)
     if not moved:
         said = "written" if options.update else "measured again; every committed number holds"
         print(f"{len(names)} table(s) of profile {options.profile} {said}")
     return 1 if moved else 0
+
+
+def _tell_kept(kept: Path, text: str) -> None:
+    """Says ``text`` where there is anything in ``kept``; else removes the folder."""
+    if any(kept.iterdir()):
+        say(text)
+    else:
+        kept.rmdir()
 
 
 def _check_table(name: str, folder: Path, store: Store, options: argparse.Namespace) -> list[str]:

@@ -412,6 +412,8 @@ def test_a_gate_that_does_not_hold_keeps_what_it_measured(
     (kept,) = tmp_path.glob("annobench-check-*")
     assert f"tracebacks are kept in {kept}" in capsys.readouterr().err
     assert list((kept / "failures").iterdir()) != []
+    assert cli.main(["check", "lmnl/table2", "--leaderboards", "/nowhere"]) == 2
+    assert list(tmp_path.glob("annobench-check-*")) == [kept], "nothing was measured, so nothing is kept"
 
 
 def test_absent_weights_of_an_encoder_are_no_fault_in_annobench(
