@@ -163,13 +163,16 @@ def probe_pairs(
 
 
 def _tell(on_progress: OnProgress, place: int, total: int, pair: Pair, name: str) -> None:
-    seeds = f"seeds {pair.first.cell.seed} and {pair.second.cell.seed}"
-    on_progress(f"probe {place} of {total}: {name} of {pair.label!r} in column {pair.column!r}, {seeds}")
+    on_progress(f"probe {place} of {total}: {_described(pair, name)}")
 
 
 def _tell_failure(on_failure: OnProgress, pair: Pair, name: str, reason: str) -> None:
+    on_failure(f"failed: {_described(pair, name)}: {reason}")
+
+
+def _described(pair: Pair, name: str) -> str:
     seeds = f"seeds {pair.first.cell.seed} and {pair.second.cell.seed}"
-    on_failure(f"failed: {name} of {pair.label!r} in column {pair.column!r}, {seeds}: {reason}")
+    return f"{name} of {pair.label!r} in column {pair.column!r}, {seeds}"
 
 
 def _answer(
